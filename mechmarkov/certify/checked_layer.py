@@ -4,7 +4,7 @@ It needs numpy and shares no code with the search. `checker` says what is checke
 """
 
 import math
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,12 @@ class Form:
 
     def behind(self, n: int) -> "Form":  # of symbols behind n others
         return Form(self.u, self.mid, np.pad(self.slope, [(0, 0)] * self.mid.ndim + [(n, 0)]), self.rad)
+
+    def pieces(
+        self, centre: np.ndarray, share: np.ndarray
+    ) -> "Form":  # e = centre + share · e', `[piece, d]`
+        rad = np.broadcast_to(self.rad + self.exact().gamma(8) * self.size, (len(centre), *self.mid.shape))
+        return Form(self.u, self.mid + centre @ self.slope.T, self.slope * share[:, None], rad)
 
     def folded(self, n: int) -> "Form":  # of the first symbols, and one a number that holds what is left
         return Form(self.u, self.mid, self.slope[..., :n]).bent(
@@ -278,38 +284,48 @@ class Case:
         ends[above, below] = margin
         return ends
 
-    def boxes(self, basis: np.ndarray, multipliers: np.ndarray, pieces: float) -> tuple[Form, Any, Any]:
-        """The pieces of a box around what heads write, and their middle and half length in the basis."""
-        value, d = self.value, self.base.mid.size
+    def box(self, basis: np.ndarray, multipliers: np.ndarray) -> Form:
+        """What heads write, in a box whose axes are the symbols."""
+        value, d = self.value, len(basis)
         add = self.heads_add(value, np.concatenate([basis.T, -basis.T]), multipliers)
         low, high = -add[d:], add[:d]
-        # What rounding makes is not cut.
-        share = (high - low) / max((high - low).max(), 1e-12 * np.abs(add).max(), 1e-300) * (np.arange(d) < 2)
-        cuts = [max(1, round(pieces * one)) for one in share]
-        edges = [pairwise(np.linspace(a, b, cut + 1)) for a, b, cut in zip(low, high, cuts, strict=True)]
-        ends = np.array(list(product(*edges)))
-        middle, size = ends.mean(-1), np.abs(ends).max(-1)
-        half = ((ends[..., 1] - ends[..., 0]) / 2 + 4 * OWN * size) * UP
+        middle, size = (low + high) / 2, np.maximum(np.abs(low), np.abs(high))
+        half = ((high - low) / 2 + 4 * OWN * size) * UP
         missed = np.abs(np.eye(d) - basis @ basis.T) + 2 * d * OWN * np.abs(basis) @ np.abs(basis.T)
         rad = missed @ value.size.max((1, 2)).sum(0) + 2 * d * OWN * size @ np.abs(basis.T)
-        return Form(value.u, middle @ basis.T, basis * half[:, None], rad), middle, half
+        return Form(value.u, basis @ middle, basis * half, rad)
 
-    def through(self, box: Form) -> Form:
+    def pieces(self, cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The centre and share of each piece, `[piece, symbol]`, of two axes of the box and two others."""
+        d, symbols = self.base.mid.size, self.base.mid.size + self.base.slope.shape[-1]
+        cut = {
+            at: n for at, n in zip((0, 1, d, d + 1), cuts.astype(int).tolist(), strict=True) if at < symbols
+        }
+        if min(cut.values()) < 1:
+            raise ValueError(f"a box {self.where} has no pieces")
+        centres = np.array(list(product(*[(2 * np.arange(n) + 1) / n - 1 for n in cut.values()])))
+        centre, share = np.zeros((len(centres), symbols)), np.ones((len(centres), symbols))
+        centre[:, list(cut)], share[:, list(cut)] = centres, [1 / n + 4 * OWN * (n > 1) for n in cut.values()]
+        return centre, share
+
+    def through(self, box: Form, centre: np.ndarray, share: np.ndarray) -> Form:
+        """The stream behind the layer, in each piece."""
         own, base = (x.behind(box.slope.shape[-1]) for x in (self.own, self.base))
-        return self.model.behind(own, box + base)
+        return self.model.behind(own.pieces(centre, share), (box + base).pieces(centre, share))
 
     def of_relaxed(self, stored: dict[str, np.ndarray]) -> np.ndarray:
         """The same of logits behind norms or an MLP: over the pieces of a box around what heads write."""
         closed, d = stored["closed"], self.base.mid.size
-        box, _, _ = self.boxes(stored["basis"], stored["multipliers"], float(stored["pieces"]))
-        scores = self.model.scores(self.through(box)).exact()
+        box, (centre, share) = self.box(stored["basis"], stored["multipliers"]), self.pieces(stored["cuts"])
+        scores = self.model.scores(self.through(box, centre, share)).exact()
+        written = box.exact().pieces(centre[:, :d], share[:, :d])
         margins, eye = np.zeros(2 * scores.mid.shape[-1:]), np.eye(scores.mid.shape[-1])
         for k, against in np.argwhere(eye == 0):
             different = scores.dot((eye[k] - eye[against])[:, None])
             upper = different.high[:, 0].copy()
             for row in closed[(closed[:, :2] == (k, against)).all(1)]:  # along a direction, and the rest
                 piece, direction, mu = int(row[2]), row[3 : 3 + d], row[3 + d :]
-                rest = different + box.exact().dot(-direction[:, None])
+                rest = different + written.dot(-direction[:, None])
                 total = (rest + self.heads_add(self.value, direction[None], mu[None])).high
                 upper[piece] = min(upper[piece], total[piece, 0])
             margins[k, against] = upper.max()

@@ -23,15 +23,14 @@ import numpy as np
 
 from mechmarkov.certify.checked_layer import ELEMENTARY, OWN, UNITS, UP, Case, Form, Model
 
-INNER_PIECES = 4  # of a box behind which there is another layer
 FLOOR, MOST_CORNERS = 1e-12, 8  # of a probability in a KL; possible states of whose box all corners are tried
 
 
-def behind(model: Model, contexts: Any, parents: Any, basis: np.ndarray, multipliers: np.ndarray) -> Form:
-    """Fact 4: forms around the stream behind a layer, `[position, token, d_model]`."""
+def behind(model: Model, contexts: Any, parents: Any, basis: np.ndarray, *boxes: np.ndarray) -> Form:
+    """Fact 4: forms around the stream behind a layer, `[position, token, d_model]`, from its boxes' parts."""
     states = [np.flatnonzero(reached).tolist() for reached in parents[: model.c.n_ctx]]
     forms = {
-        (n, token): around(Case(model, contexts, n, token), basis, multipliers[n, token])
+        (n, token): around(Case(model, contexts, n, token), basis, *(part[n, token] for part in boxes))
         for n, tokens in enumerate(states)
         for token in tokens
     }
@@ -42,24 +41,14 @@ def behind(model: Model, contexts: Any, parents: Any, basis: np.ndarray, multipl
     return Form(model.stream.u, mid, slope)
 
 
-def around(case: Case, basis: np.ndarray, multipliers: np.ndarray) -> Form:
-    """One form around what all pieces of a box give, of the symbols e of the whole box and of the streams.
-
-    In a piece e is `centre + share · e'`, e' the symbol of the piece.
-    """
-    d, (_, middle, half) = case.base.mid.size, case.boxes(basis, multipliers, 1)
-    box, centre, share = case.boxes(basis, multipliers, INNER_PIECES)
-    after, n = case.through(box), d + case.base.slope.shape[-1]
-    is_cut = share.max(0) < 0.75 * half
-    size = np.where(is_cut, half, 1.0)
-    fuzz = np.where(is_cut, 8 * OWN * (1 + (np.abs(centre) + np.abs(middle)) / size), 0.0)
-    centre = np.where(is_cut, (centre - middle) / size, 0.0)
-    scale = np.ones((len(centre), 1, n))
-    scale[:, 0, :d] = np.where(is_cut, share / size, 1.0)
-    slope = (after.slope[..., :n] / scale).mean(0)
-    along = centre @ slope[:, :d].T
+def around(case: Case, basis: np.ndarray, multipliers: np.ndarray, cuts: np.ndarray) -> Form:
+    """One form around what all pieces give, of the symbols of the box and of the streams."""
+    centre, share = case.pieces(cuts)
+    after, n = case.through(case.box(basis, multipliers), centre, share), centre.shape[-1]
+    slope = (after.slope[..., :n] / share[:, None]).mean(0)
+    along = centre @ slope.T
     mid = (after.mid - along).mean(0)
-    rest = np.abs(after.slope[..., :n] - slope * scale).sum(-1) + fuzz @ np.abs(slope[:, :d]).T + after.rad
+    rest = np.abs(after.slope[..., :n] - slope * share[:, None]).sum(-1) + after.rad
     rest = rest + np.abs(after.mid - along - mid) + np.abs(after.slope[..., n:]).sum(-1)
     rest = rest + 16 * n * OWN * (after.size + np.abs(mid) + np.abs(slope).sum(-1))
     return Form(after.u, mid, slope, rest.max(0)).folded(n)
@@ -150,11 +139,11 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     bound = of_kind.get(kind, Case.of_sums)
     # The states that a sequence can have after each step.
     parents, stream = [start, *[start := transitions[start].any(0) for _ in range(c.n_ctx)]], None
-    inner = [stored.pop(f"inner_{name}", np.zeros(0)) for name in ("basis", "multipliers")]
+    inner = [stored.pop(f"inner_{name}", np.zeros(0)) for name in ("basis", "multipliers", "cuts")]
     if {len(one) for one in inner} != {c.n_layers - 1 if kind == "layers" else 0}:
         raise ValueError("the proof has not a box for each layer but the last")
-    for i, (axes, multipliers) in enumerate(zip(*inner, strict=True)):
-        stream = behind(Model(c, weights, u, stream, i), contexts, parents, axes, multipliers)
+    for i, boxes in enumerate(zip(*inner, strict=True)):
+        stream = behind(Model(c, weights, u, stream, i), contexts, parents, *boxes)
     model: Any = Model(c, weights, u, stream, c.n_layers - 1) if kind != "norm" else None
     for i, read in enumerate(reads):
         for parent in np.flatnonzero(parents[read - query]).tolist():

@@ -10,7 +10,7 @@ from mechmarkov.utils.config import Fields, Integer, Number, Truth
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import printable, shown
 
-MOST_PIECES = 64  # of a box along its longest axis; a search takes 16
+MOST_PIECES = 1024  # of a box; a search takes 256
 
 
 class Contexts(Fields):
@@ -44,7 +44,7 @@ class Proof(Fields):
     """A proof as `certify` writes it."""
 
     format: Literal["mechmarkov.certificate"]
-    version: Literal[1]
+    version: Literal[2]
     step: Integer
     arithmetic: Literal["exact", "float32"]
     kind: Literal["norm", "logits", "raw scores", "counts", "relaxed", "layers"]
@@ -103,12 +103,13 @@ def check_shapes(proof: dict[str, Any], run: Run) -> None:
             "ratio": (*case, pairs),
             **dict.fromkeys(("ceiling", "floor"), (*case, out, heads)),
         },
-        "relaxed": {"multipliers": (*case, 2 * d, heads), "pieces": case, "basis": (d, d)},
+        "relaxed": {"multipliers": (*case, 2 * d, heads), "cuts": (*case, 4), "basis": (d, d)},
     }
     inner = c.n_layers - 1
     of_kind["layers"] = of_kind["relaxed"] | {
         "inner_basis": (inner, d, d),
         "inner_multipliers": (inner, c.n_ctx, c.d_vocab, 2 * d, heads),
+        "inner_cuts": (inner, c.n_ctx, c.d_vocab, 4),
     }
     expected = of_kind.get(proof["kind"], {})
     if proof["kind"] in ("relaxed", "layers") and "closed" in stored:
@@ -119,8 +120,13 @@ def check_shapes(proof: dict[str, Any], run: Run) -> None:
         raise ValueError(f"stored has {printable(names[0], 200)}, expected {names[1]}")
     for name, shape in expected.items():
         _expect(f"stored.{name}", _array(f"stored.{name}", stored[name]).shape, shape)
-    if "pieces" in stored and not (np.abs(stored["pieces"]) <= MOST_PIECES).all():
-        raise ValueError(f"stored.pieces is {shown(stored['pieces'])}, expected at most {MOST_PIECES}")
+    for name in ("cuts", "inner_cuts"):
+        cuts = np.asarray(stored.get(name, 1))
+        if (cuts % 1).any() or not (cuts >= 0).all() or not (cuts.prod(-1) <= MOST_PIECES).all():
+            raise ValueError(
+                f"stored.{name} is {shown(stored[name])}, expected whole numbers, "
+                f"{MOST_PIECES} pieces at most"
+            )
 
 
 def _array(name: str, values: Any) -> np.ndarray:

@@ -20,7 +20,7 @@ from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.files import replacing
 
 FORMAT: Final = "mechmarkov.certificate"
-VERSION: Final = 1
+VERSION: Final = 2
 ARITHMETIC: Final = {EXACT: "exact", FLOAT32: "float32"}
 # A claim is above its bound by so much: it has three digits, and a checker rounds otherwise.
 ABOVE, ABOVE_ZERO = 1 + 1e-3, 1e-12

@@ -109,7 +109,7 @@ def test_odds_of_one_context_cover_the_checkers(shape, unit):
     model = checker.Model(run.config, weights, unit)
     stated = {name: getattr(contexts, name) for name in ("n_states", "query", "start", "transitions")}
     for parent in range(contexts.n_states):
-        own = {name: bounds.stored[name][0, parent] for name in ("multipliers", "pieces")}
+        own = {name: bounds.stored[name][0, parent] for name in ("multipliers", "cuts")}
         closed = bounds.stored.get("closed", np.zeros((0, 4)))
         own["closed"] = closed[(closed[:, :2] == (0, parent)).all(1), 2:]
         own["basis"] = bounds.stored["basis"]

@@ -148,7 +148,7 @@ def test_a_smaller_multiplier_of_a_first_layer_is_refused(trained):
         verify(smaller, run)
 
 
-@pytest.mark.parametrize("name", ["inner_basis", "inner_multipliers"])
+@pytest.mark.parametrize("name", ["inner_basis", "inner_multipliers", "inner_cuts"])
 def test_a_proof_has_boxes_of_all_first_layers(trained, name):
     run, stored = trained
     without = deepcopy(stored)
@@ -186,7 +186,7 @@ def test_the_checkers_forms_hold_every_context(shape):
     run = deep(shape, scale=0.1 if shape == "RMS and MLP" else 0.2)
     stored = proof_of(certify(run, "parent", unit=EXACT, tokens=1 << 10), 0)
     weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
-    of_first = (np.array(stored["stored"][f"inner_{name}"])[0] for name in ("basis", "multipliers"))
+    of_first = (np.array(stored["stored"][f"inner_{name}"])[0] for name in ("basis", "multipliers", "cuts"))
     reached = np.ones((6, 2), dtype=bool)
     stream = checker.behind(checker.Model(run.config, weights, 0.0), stored["contexts"], reached, *of_first)
     second = checker.Model(run.config, weights, 0.0, stream, 1)
@@ -216,10 +216,10 @@ def test_a_form_is_around_all_points_of_its_box(seed, shape):
     basis = np.linalg.qr(rng.normal(size=(run.config.d_model,) * 2))[0]
     reading = Reading.of(layer_of(run, EXACT), contexts_of(run), 4, 1, scored=False)
     multipliers = reading.multipliers(np.concatenate([basis.T, -basis.T]))[0]
-    form, (_, middle, half) = checker.around(case, basis, multipliers), case.boxes(basis, multipliers, 1)
+    form, box = checker.around(case, basis, multipliers, np.array([3, 2, 1, 1])), case.box(basis, multipliers)
     open_, d = np.abs(form.slope[:, len(basis) :]).sum(-1) + form.rad, len(basis)
     for e in rng.uniform(-1, 1, size=(50, d)):
-        point = checker.Form(0.0, (middle[0] + half[0] * e) @ basis.T)
+        point = checker.Form(0.0, box.mid + box.slope @ e)
         value = case.model.behind(case.own, point + case.base).mid
         assert (np.abs(value - form.mid - form.slope[:, :d] @ e) <= open_ + 1e-12).all()
 

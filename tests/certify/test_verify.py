@@ -342,7 +342,7 @@ def test_other_contexts_steps_and_kinds_are_refused(kind, of_kinds):
     ):
         with pytest.raises(ValueError, match=r"expected|about other positions|leaves out"):
             verify(changed(stored, contexts=contexts | edited), run)
-    for edited in ({"step": stored["step"] + 1}, {"kind": "nothing"}, {"version": 2}, {"arithmetic": "half"}):
+    for edited in ({"step": stored["step"] + 1}, {"kind": "nothing"}, {"version": 1}, {"arithmetic": "half"}):
         with pytest.raises(ValueError, match="expected"):
             verify(changed(stored, **edited), run)
 
@@ -373,7 +373,7 @@ def test_the_checker_is_short_and_shares_no_code_with_the_search():
 
 def test_a_file_that_is_no_proof_is_refused_in_one_line(tmp_path):
     path = tmp_path / "proof.json"
-    for text in ("", "[]", "{}", json.dumps({"format": "mechmarkov.certificate", "version": 2}), "[" * 5000):
+    for text in ("", "[]", "{}", json.dumps({"format": "mechmarkov.certificate", "version": 1}), "[" * 5000):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"proof.json is not a proof: ") as error:
             load_proof(path)

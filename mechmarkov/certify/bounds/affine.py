@@ -95,6 +95,18 @@ class Affine:
         none = [(0, 0)] * (self.slope.ndim - 1)
         return Affine(self.mid, np.pad(self.slope, [*none, (symbols, 0)]), self.rad, self.unit)
 
+    def pieces(self, centre: Array, share: Array) -> "Affine":
+        """The same over parts of the symbols' ranges, `[piece, d]`.
+
+        Args:
+            centre: A symbol of a piece is `centre + share · e`, e in [-1, 1]; `[piece, symbol]`.
+            share: Likewise; at most four symbols of a piece have one that is not 1.
+        """
+        mid = self.mid + centre @ self.slope.T
+        rad = up(self.rad + gamma(8, EXACT) * self.size)
+        rad = np.broadcast_to(rad, mid.shape)
+        return Affine(mid, self.slope * share[:, None], rad, self.unit)
+
     def folded(self, symbols: int) -> "Affine":
         """Forms of the first symbols and one more for each number, which holds all that is left."""
         rest = self.rad + np.abs(self.slope[..., symbols:]).sum(-1)

@@ -94,7 +94,7 @@ def of_raw_scores(reading: Reading) -> Envelope:
 
 
 def of_relaxed(
-    layer: Layer, reading: Reading, stream: Affine, basis: Basis, pieces: int, close: bool
+    layer: Layer, reading: Reading, stream: Affine, basis: Basis, along: int, pieces: int, close: bool
 ) -> Envelope:
     """The envelope of logits behind norms or an MLP, which a softmax reads.
 
@@ -103,20 +103,22 @@ def of_relaxed(
         reading: `Reading.of(layer, contexts, read, parent, scored=False)`.
         stream: What attention reads at the query, `layer.stream[read, token]`.
         basis: Axes of the box around what attention writes, from `relaxed.longest_axes`.
-        pieces: Into how many the box is cut along its longest axis.
+        along: Into how many parts the longest axis is cut at most, as `relaxed.cuts_of` has it.
+        pieces: How many pieces there are at most.
         close: Whether pieces that decide are bounded along a direction of their own.
 
     Returns:
-        Its `stored` has `multipliers` [side_axis, head] and `pieces`, as `relaxed.differences` takes them,
-        and a row for each closed piece in `closed`: its states, its piece, its direction and multipliers.
+        Its `stored` has `multipliers` [side_axis, head] and `cuts` [axis], as `relaxed.differences` takes
+        them, and a row for each closed piece in `closed`: its states, piece, direction and multipliers.
     """
     multipliers, worst = reading.multipliers(np.concatenate([basis.T, -basis.T]))
-    written, different = relaxed.differences(layer, reading, stream, basis, multipliers, pieces)
+    cuts = relaxed.cuts_of(multipliers, stream, along, pieces)
+    written, different = relaxed.differences(layer, reading, stream, basis, multipliers, cuts)
     closed = relaxed.closings(reading, written, different) if close else []
     width = basis.shape[1]
     contexts = _distinct(worst[[*range(relaxed.CUT_AXES), *range(width, width + relaxed.CUT_AXES)]])
     rows = [[c.above, c.below, c.piece, *c.direction, *c.multipliers] for c in closed]
-    stored = {"multipliers": multipliers, "pieces": np.array(pieces)}
+    stored = {"multipliers": multipliers, "cuts": cuts}
     if close:
         stored["closed"] = np.array(rows).reshape(len(rows), 3 + width + multipliers.shape[-1])
     scores = relaxed.scores_at(layer, stream, reading.outputs(contexts))

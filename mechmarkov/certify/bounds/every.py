@@ -22,8 +22,9 @@ from mechmarkov.models.config import DecoderConfig
 Forward = Callable[[Int[np.ndarray, "context key"]], Float[np.ndarray, "context state"]]
 Kind = Literal["logits", "raw scores", "relaxed", "layers", "counts"]
 
-# That a box is cut into along its longest axis: every one, and then those that decide the largest odds.
-COARSE, FINE = 8, 16
+# Parts of a box along its longest axis, and pieces: of every box, and then of those that decide the largest
+# odds.
+COARSE, FINE = (8, 64), (16, 256)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +123,13 @@ def bounds(
         last, parent = np.argwhere(exists)[-1].tolist()
         basis = longest_axes(Reading.of(layer, contexts, contexts.reads[last], parent, scored=False))
 
-    def bound(i: int, parent: int, pieces: int) -> Envelope:
+    def bound(i: int, parent: int, cut: tuple[int, int]) -> Envelope:
         read = contexts.reads[i]
         reading = Reading.of(layer, contexts, read, parent, scored=basis is None)
         if basis is None:
             return envelope.of_logits(reading) if softmax else envelope.of_raw_scores(reading)
         stream = layer.stream[read, contexts.token(parent)]
-        made = envelope.of_relaxed(layer, reading, stream, basis, pieces, close=pieces == FINE)
+        made = envelope.of_relaxed(layer, reading, stream, basis, *cut, close=cut == FINE)
         return _in_the_model(made, forward) if inner else made
 
     envelopes: dict[tuple[int, int], Envelope] = {}
@@ -194,4 +195,4 @@ def _deciding(envelopes: dict[tuple[int, int], Envelope]) -> set[tuple[int, int]
             if pair[0] != pair[1]:
                 key = (where[1], *pair)
                 largest[key] = max(largest.get(key, (-np.inf, where)), (float(odds), where))
-    return {where for _, where in largest.values() if envelopes[where].stored["pieces"] < FINE}
+    return {where for _, where in largest.values() if "closed" not in envelopes[where].stored}

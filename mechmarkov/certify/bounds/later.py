@@ -19,12 +19,12 @@ from mechmarkov.certify.bounds.affine import Affine
 from mechmarkov.certify.bounds.ball import OWN, up
 from mechmarkov.certify.bounds.layer import Layer, Weights, too_wide
 from mechmarkov.certify.bounds.reading import Reading
-from mechmarkov.certify.bounds.relaxed import Basis
+from mechmarkov.certify.bounds.relaxed import CUT_AXES, Basis, Cuts
 from mechmarkov.certify.contexts import Contexts
 from mechmarkov.models.config import DecoderConfig
 
 MOST_NUMBERS: Final = 1 << 27  # in the slopes of one table: a gigabyte
-PIECES: Final = 4  # of a box behind which there is another layer, along its longest axis
+PARTS: Final = (8, 64)  # of a box behind which there is another layer: along its longest axis, and all
 MOST_STORED: Final = 1 << 22  # multipliers of a proof: a hundred megabytes
 
 Inner = dict[str, Float[np.ndarray, "..."]]
@@ -63,22 +63,21 @@ def last_layer(
         end: The time of `time.monotonic` after which it is given up.
 
     Returns:
-        The layer, and what a proof keeps of those in front: `inner_basis` [layer, d_model, axis] and
-        `inner_multipliers` [layer, position, token, side_axis, head].
+        The layer, and what a proof keeps of those in front: `inner_basis` [layer, d_model, axis],
+        `inner_multipliers` [layer, position, token, side_axis, head] and `inner_cuts` [layer, position,
+        token, axis].
 
     Raises:
         TimeoutError: The time was over.
         ValueError: A norm may divide by zero.
     """
-    layer, bases, kept = Layer(config, of_layer(weights, 0), unit), list[np.ndarray](), list[np.ndarray]()
+    layer, inner = Layer(config, of_layer(weights, 0), unit), list[Inner]()
     for index in range(1, config.n_layers):
-        read, basis, multipliers = _behind(layer, contexts, end)
-        bases.append(basis)
-        kept.append(multipliers)
+        read, of_proof = _behind(layer, contexts, end)
+        inner.append(of_proof)
         layer = Layer(config, of_layer(weights, index), unit, read)
-    if not bases:
-        return layer, {}
-    return layer, {"inner_basis": np.stack(bases), "inner_multipliers": np.stack(kept)}
+    names = inner[0] if inner else ()
+    return layer, {f"inner_{name}": np.stack([one[name] for one in inner]) for name in names}
 
 
 def of_layer(weights: Weights, index: int) -> Weights:
@@ -95,41 +94,36 @@ def of_layer(weights: Weights, index: int) -> Weights:
     }
 
 
-def _whole(layer: Layer, reading: Reading, stream: Affine, basis: Basis, multipliers: np.ndarray) -> Affine:
+def _whole(
+    layer: Layer, reading: Reading, stream: Affine, basis: Basis, multipliers: np.ndarray, cuts: Cuts
+) -> Affine:
     """Returns what stands behind a layer as one form, of the symbols of the box and of the streams.
 
-    The box is cut: in a piece a symbol e of the whole is `centre + share · e'`, e' the symbol of the piece.
-    What norms and an MLP bend is small there, and the pieces' forms lie along one.
+    The symbols' ranges are cut. What norms and an MLP bend is small in a piece, and the pieces' forms lie
+    along one.
     """
-    low, high = relaxed.ends(basis.shape[1], multipliers)
-    middle, half = relaxed.halves(low, high, 1)
-    centre, share = relaxed.halves(low, high, PIECES)
-    box = relaxed.box(reading, basis, multipliers, PIECES)
-    before = relaxed.constant(stream, box)
-    after = tail.block(layer, before, box + relaxed.constant(reading.base, box))
-    d, n = half.shape[1], max(half.shape[1], before.slope.shape[-1])
-    is_cut = share.max(0) < 0.75 * half
-    size = np.where(is_cut, half, 1.0)
-    error = np.where(is_cut, 8 * OWN * (1 + (np.abs(centre) + np.abs(middle)) / size), 0.0)
-    centre = np.where(is_cut, (centre - middle) / size, 0.0)
-    scale = np.ones((len(centre), 1, n))
-    scale[:, 0, :d] = np.where(is_cut, share / size, 1.0)
-    slope = (after.slope[..., :n] / scale).mean(0)
-    along = centre @ slope[:, :d].T
+    box = relaxed.box(reading, basis, multipliers)
+    before, behind = (relaxed.in_front(one, box) for one in (stream, reading.base))
+    n = before.slope.shape[-1]
+    centre, share = relaxed.parts(cuts, len(basis), n)
+    after = tail.block(layer, before.pieces(centre, share), (box + behind).pieces(centre, share))
+    slope = (after.slope[..., :n] / share[:, None]).mean(0)
+    along = centre @ slope.T
     mid = (after.mid - along).mean(0)
-    rest = np.abs(after.slope[..., :n] - slope * scale).sum(-1) + error @ np.abs(slope[:, :d]).T
-    rest += np.abs(after.mid - along - mid) + np.abs(after.slope[..., n:]).sum(-1) + after.rad
+    rest = np.abs(after.slope[..., :n] - slope * share[:, None]).sum(-1) + after.rad
+    rest += np.abs(after.mid - along - mid) + np.abs(after.slope[..., n:]).sum(-1)
     rest += 16 * n * OWN * (after.size + np.abs(mid) + np.abs(slope).sum(-1))
     return Affine(mid, slope, up(rest.max(0)), after.unit).folded(n)
 
 
-def _behind(layer: Layer, contexts: Contexts, end: float) -> tuple[Affine, np.ndarray, np.ndarray]:
-    """The residual stream behind a layer `[position, token, d_model]`, its basis and its multipliers."""
+def _behind(layer: Layer, contexts: Contexts, end: float) -> tuple[Affine, Inner]:
+    """The stream behind a layer `[position, token, d_model]`, and what a proof keeps of its boxes."""
     positions, tokens, width = layer.stream.mid.shape
     where = [(at, token) for at in range(positions) for token in range(tokens) if contexts.exists(at, token)]
     basis = relaxed.longest_axes(Reading.of(layer, contexts, *where[-1], scored=False))
     directions = np.concatenate([basis.T, -basis.T])
     multipliers = np.zeros((positions, tokens, 2 * width, layer.config.n_heads))
+    cuts = np.ones((positions, tokens, 2 * CUT_AXES), dtype=int)
     forms: dict[tuple[int, int], Affine] = {}
     for at, token in where:
         if time.monotonic() > end:
@@ -138,11 +132,14 @@ def _behind(layer: Layer, contexts: Contexts, end: float) -> tuple[Affine, np.nd
         multipliers[at, token] = reading.multipliers(directions)[0]
         if not np.isfinite(multipliers[at, token]).all():
             raise too_wide(layer.config)
-        forms[at, token] = _whole(layer, reading, layer.stream[at, token], basis, multipliers[at, token])
+        stream, own = layer.stream[at, token], multipliers[at, token]
+        cuts[at, token] = relaxed.cuts_of(own, stream, *PARTS)
+        forms[at, token] = _whole(layer, reading, stream, basis, own, cuts[at, token])
     symbols = next(iter(forms.values())).slope.shape[-1]
     mid, slope = np.zeros((positions, tokens, width)), np.zeros((positions, tokens, width, symbols))
     for place, form in forms.items():
         mid[place], slope[place] = form.mid, form.slope
     if not (np.isfinite(slope).all() and np.isfinite(mid).all()):
         raise too_wide(layer.config)
-    return Affine(mid, slope, np.zeros_like(mid), layer.unit), basis, multipliers
+    of_proof = {"basis": basis, "multipliers": multipliers, "cuts": cuts}
+    return Affine(mid, slope, np.zeros_like(mid), layer.unit), of_proof

@@ -4,16 +4,17 @@ What attention writes lies in a set whose support function is known (`Reading`).
 the set's longest axes and cut into pieces along them, goes as affine forms through what stands behind
 (`tail.scores`). The set is thin: it is wide only in how much attention each state gets, along one axis for
 two states. So few pieces are enough, and what the forms do not see is of second order in a piece's width. In
-the piece that decides, the linear part of the difference is closed with the support function itself.
+the piece that decides, the linear part of the difference is closed with the support function itself. Behind
+other layers the query's own stream is a form too, and is cut along its first symbols as the box is.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise, product
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechmarkov.certify.bounds import tail
 from mechmarkov.certify.bounds.affine import Affine
@@ -21,11 +22,12 @@ from mechmarkov.certify.bounds.ball import EXACT, OWN, up
 from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.bounds.reading import ROOM, Reading
 
-CUT_AXES = 2  # a box is cut along this many axes at most
+CUT_AXES = 2  # of a box, and of the stream in front of it
 MAX_CLOSINGS = 8  # of a pair of states
 LARGEST = 1e38  # log odds above float32's range bound nothing, and powers of what is behind them overflow
 
 Basis = Float[np.ndarray, "d_model axis"]
+Cuts = Int[np.ndarray, "axis=4"]  # two of the box, and two symbols of the stream
 
 
 def longest_axes(reading: Reading) -> Basis:
@@ -60,7 +62,7 @@ def differences(
     stream: Affine,
     basis: Basis,
     multipliers: Float[np.ndarray, "side_axis head"],
-    pieces: int,
+    cuts: Cuts,
 ) -> tuple[Affine, Affine]:
     """Returns what attention writes and every `z_k - z_l`, as forms: `[piece, d_model]` and `[piece, pair]`.
 
@@ -70,19 +72,21 @@ def differences(
         stream: What attention reads at the query, `[d_model]`.
         basis: The basis of the box.
         multipliers: `reading.multipliers` of all axes, then of all axes reversed.
-        pieces: Along the longest axis; shorter axes are cut into fewer.
+        cuts: Into how many parts, from `cuts_of`.
 
     Raises:
         ValueError: Nothing bounds a difference.
     """
-    written = box(reading, basis, multipliers, pieces)
-    logits = tail.scores(layer, constant(stream, written), written + constant(reading.base, written))
+    written = box(reading, basis, multipliers)
+    before, behind = in_front(stream, written), written + in_front(reading.base, written)
+    centre, share = parts(cuts, len(basis), before.slope.shape[-1])
+    logits = tail.scores(layer, before.pieces(centre, share), behind.pieces(centre, share))
     n = logits.mid.shape[-1]
     pairs = (np.eye(n)[:, :, None] - np.eye(n)[:, None, :]).reshape(n, n * n)
     different = logits.combined(pairs)
     if not (different.upper < LARGEST).all():  # NaN is not, either
         raise ValueError("what stands behind attention takes so wide a box that nothing bounds its scores")
-    return written, different
+    return written.pieces(*(one[:, : len(basis)] for one in (centre, share))), different
 
 
 def closings(reading: Reading, written: Affine, different: Affine) -> list[_Closing]:
@@ -148,60 +152,85 @@ def scores_at(
     layer: Layer, stream: Affine, behind: Float[np.ndarray, "context d_model"]
 ) -> Float[np.ndarray, "context state"]:
     """The scores for some residual streams behind attention, computed in float64."""
-    at = Affine(behind, np.zeros((*behind.shape, 0)), np.zeros_like(behind), EXACT)
-    return tail.scores(layer, constant(Affine.exact(stream.mid, EXACT), at), at).mid
+    before = Affine.exact(np.broadcast_to(stream.mid, behind.shape), EXACT)
+    return tail.scores(layer, before, Affine.exact(behind, EXACT)).mid
 
 
-def constant(numbers: Affine, like: Affine) -> Affine:
-    """Numbers that depend on none of the symbols of some forms, in their shape."""
-    shape = like.mid.shape
-    slope = numbers.behind(like.slope.shape[-1]).slope
-    slope = np.broadcast_to(slope, (*shape, slope.shape[-1]))
-    return Affine(np.broadcast_to(numbers.mid, shape), slope, np.broadcast_to(numbers.rad, shape), like.unit)
+def in_front(numbers: Affine, box: Affine) -> Affine:
+    """Numbers whose own symbols come behind those of a box, which they do not have; as exact as the box."""
+    return replace(numbers.behind(box.slope.shape[-1]), unit=box.unit)
 
 
-def box(
-    reading: Reading, basis: Basis, multipliers: Float[np.ndarray, "side_axis head"], pieces: int
-) -> Affine:
-    """Returns what attention writes, a form for each piece of the box `[piece, d_model]`."""
+def box(reading: Reading, basis: Basis, multipliers: Float[np.ndarray, "side_axis head"]) -> Affine:
+    """Returns what attention writes, `[d_model]`, as a form whose symbols are the axes of a box."""
     width, unit = basis.shape[1], reading.base.unit
-    middle, half = halves(*ends(width, multipliers), pieces)
+    middle, half = ends(width, multipliers)
     largest = np.abs(middle) + half
     # The basis is orthonormal up to rounding, which counts as a radius.
     across = np.abs(basis) @ np.abs(basis.T)
     missed = np.abs(np.eye(width) - basis @ basis.T) + 2 * width * OWN * across
     rad = up(missed @ reading.value.size.max((1, 2)).sum(0) + 2 * width * OWN * (largest @ np.abs(basis.T)))
     # What stands behind attention has the room that `reading` gives to attention.
-    return Affine(middle @ basis.T, basis * half[:, None, :], rad, (unit + OWN) * ROOM[unit] - OWN)
+    return Affine(basis @ middle, basis * half, rad, (unit + OWN) * ROOM[unit] - OWN)
 
 
-def ends(width: int, multipliers: Float[np.ndarray, "side_axis head"]) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of a box along each axis, from the multipliers of both its sides."""
+def ends(
+    width: int, multipliers: Float[np.ndarray, "side_axis head"]
+) -> tuple[Float[np.ndarray, " axis"], Float[np.ndarray, " axis"]]:
+    """The middle of a box along each axis and half its length, from the multipliers of both its sides."""
     add = _heads_add(multipliers)
-    return -add[width:], add[:width]
-
-
-def halves(
-    low: Float[np.ndarray, " axis"], high: Float[np.ndarray, " axis"], pieces: int
-) -> tuple[Float[np.ndarray, "piece axis"], Float[np.ndarray, "piece axis"]]:
-    """The middle of each piece of a box, and half its length."""
-    cuts = _cuts(low, high, pieces)
-    edges = [np.linspace(a, b, cut + 1) for a, b, cut in zip(low, high, cuts, strict=True)]
-    pairs = np.array(list(product(*map(pairwise, edges))))
-    first, last = pairs[..., 0], pairs[..., 1]
-    half = up((last - first) / 2 + 4 * OWN * np.maximum(np.abs(first), np.abs(last)))
-    return (first + last) / 2, half
+    low, high = -add[width:], add[:width]
+    return (low + high) / 2, up((high - low) / 2 + 4 * OWN * np.maximum(np.abs(low), np.abs(high)))
 
 
 def _heads_add(multipliers: Float[np.ndarray, "*lead head"]) -> Float[np.ndarray, "*lead"]:
-    """Returns what heads add at most, rounded upwards: as far as a checker, which cuts a box as this does."""
+    """Returns what heads add at most, rounded upwards: as far as a checker, which lays a box as this does."""
     size = np.abs(multipliers).sum(-1)
     return multipliers.sum(-1) + 8 * (2 + multipliers.shape[-1]) * OWN * size
 
 
-def _cuts(low: Float[np.ndarray, " axis"], high: Float[np.ndarray, " axis"], pieces: int) -> list[int]:
-    """Into how many pieces each axis is cut: a box no wider than rounding, of a single context, in none."""
-    wide, size = float((high - low).max()), float(np.maximum(np.abs(low), np.abs(high)).max())
-    share = (high - low) / max(wide, 1e-12 * size, 1e-300)
-    share[CUT_AXES:] = 0.0
-    return [max(1, round(pieces * s)) for s in share]
+def cuts_of(
+    multipliers: Float[np.ndarray, "side_axis head"], stream: Affine, along: int, pieces: int
+) -> Cuts:
+    """Into how many parts the axes of a box and the symbols of a stream are cut.
+
+    Args:
+        multipliers: Of the box.
+        stream: The residual stream at the query, `[d_model]`.
+        along: The most parts of the longest; shorter ones have fewer.
+        pieces: The most parts of all together.
+
+    Example:
+        >>> none = Affine.exact(np.zeros(2), EXACT)
+        >>> cuts_of(np.array([[1.0], [0.5], [1.0], [0.5]]), none, 8, 64).tolist()
+        [8, 4, 1, 1]
+        >>> cuts_of(np.array([[1.0], [0.5], [1.0], [0.5]]), none, 8, 20).tolist()
+        [6, 3, 1, 1]
+    """
+    middle, half = ends(len(multipliers) // 2, multipliers)
+    of_stream = np.linalg.norm(stream.slope[:, :CUT_AXES], axis=0)
+    length = np.zeros(2 * CUT_AXES)
+    length[:CUT_AXES][: len(half)] = half[:CUT_AXES]
+    length[CUT_AXES:][: len(of_stream)] = of_stream
+    # A box no wider than rounding, of a single context, is not cut.
+    share = length / max(float(length.max()), 1e-12 * float((np.abs(middle) + half).max()), 1e-300)
+    cuts = [np.maximum(1, np.rint(most * share)).astype(int) for most in range(along, 0, -1)]
+    return next((one for one in cuts if one.prod() <= pieces), cuts[-1])
+
+
+def parts(
+    cuts: Cuts, width: int, symbols: int
+) -> tuple[Float[np.ndarray, "piece symbol"], Float[np.ndarray, "piece symbol"]]:
+    """The centre of each piece along every symbol, and its share of it.
+
+    Example:
+        >>> parts(np.array([2, 1, 1, 1]), 2, 2)[0].tolist()
+        [[-0.5, 0.0], [0.5, 0.0]]
+    """
+    at = [*range(min(CUT_AXES, width)), *range(width, min(width + CUT_AXES, symbols))]
+    counts = [*cuts[:CUT_AXES][:width], *cuts[CUT_AXES:][: symbols - width]]
+    centres = np.array(list(product(*[(2 * np.arange(n) + 1) / n - 1 for n in counts])))
+    centre, share = np.zeros((len(centres), symbols)), np.ones((len(centres), symbols))
+    centre[:, at] = centres
+    share[:, at] = [1.0 if n == 1 else 1 / n + 4 * OWN for n in counts]  # pieces meet, whatever is rounded
+    return centre, share
