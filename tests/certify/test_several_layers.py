@@ -22,7 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import mechmarkov as mm
 from mechmarkov.certify import EXACT, FLOAT32, certify, checker, proof_of, verify
-from mechmarkov.certify.bounds import later
+from mechmarkov.certify.bounds import later, relaxed
 from mechmarkov.certify.bounds.affine import Affine
 from mechmarkov.certify.bounds.reading import Reading
 from mechmarkov.certify.sentence import sentences
@@ -203,6 +203,69 @@ def test_the_checkers_forms_hold_every_context(shape):
         low, high = ((weight + sign * rad)[:, at[0], history] for sign in (-1, 1))
         ratio = attention[:, 4, :, None] / attention[:, 4, None]
         assert (ratio <= high[:, :, None] / low[:, None] * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_pieces_all_in_the_middle_are_refused(layers, monkeypatch):
+    """Of the box behind one layer, of the query's own stream behind two."""
+    whole, parts = relaxed.differences, relaxed.parts
+
+    def in_the_middle(cuts, width, symbols):
+        centre, share = parts(cuts, width, symbols)
+        centre[:, slice(width) if layers == 1 else slice(width, None)] = 0
+        return centre, share
+
+    def differences(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(relaxed, "parts", in_the_middle)
+            return whole(*given)
+
+    monkeypatch.setattr(relaxed, "differences", differences)
+    run = deep(n_layers=layers, scale=0.3)
+    # Where the search sees more than it certified it ends by itself; else the checker refuses.
+    with pytest.raises((RuntimeError, ValueError), match=r"was certified|is claimed to be"):
+        verify(proof_of(certify(run, "parent", unit=EXACT, tokens=1 << 10), 0), run)
+
+
+@pytest.mark.parametrize(("cuts", "layers"), [((3, 2, 1, 1), 1), ((1, 2, 5, 7), 2), ((16, 3, 1, 4), 2)])
+def test_pieces_hold_all_points(cuts, layers):
+    """Of two axes of the box and the first two symbols of the stream, in the search and in the checker."""
+    run = deep(n_layers=layers, scale=0.2)
+    stored = proof_of(certify(run, "parent", unit=EXACT, tokens=1 << 8), 0)
+    stream = None
+    weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
+    if layers == 2:
+        inner = [np.array(stored["stored"][f"inner_{name}"])[0] for name in ("basis", "multipliers", "cuts")]
+        reached = np.ones((6, 2), dtype=bool)
+        stream = checker.behind(checker.Model(run.config, weights, 0.0), stored["contexts"], reached, *inner)
+    case = checker.Case(checker.Model(run.config, weights, 0.0, stream, layers - 1), stored["contexts"], 4, 1)
+    centre, share = case.pieces(np.array(cuts))
+    d, symbols = case.base.mid.size, centre.shape[-1]
+    for one, other in zip(relaxed.parts(np.array(cuts), d, symbols), (centre, share), strict=True):
+        np.testing.assert_array_equal(one, other)
+    which = [0, 1, d, d + 1][: 2 * layers]
+    assert (np.delete(share, which, 1) == 1).all()
+    points = np.random.default_rng(0).uniform(-1, 1, size=(200, len(which)))
+    points[:50] = np.sign(points[:50])  # corners
+    points[50:100] = np.round(points[50:100] * 3) / 3  # and borders
+    inside = np.abs(points[:, None] - centre[:, which]) <= share[:, which]
+    assert inside.all(-1).any(1).all()
+
+
+def test_a_proof_without_pieces_is_refused(trained):
+    """Nothing is bounded where there are none, and a maximum over none is not a bound."""
+    run, stored = trained
+    for name in ("cuts", "inner_cuts"):
+        none = deepcopy(stored)
+        values = np.array(none["stored"][name])
+        values[0, 1 if name == "inner_cuts" else 0] = 0
+        none["stored"][name] = values.tolist()
+        with pytest.raises(ValueError, match=r"^a box at position \d after state \d has no pieces"):
+            verify(none, run)
+        values[0] = 11
+        none["stored"][name] = values.tolist()
+        with pytest.raises(ValueError, match=rf"^stored.{name} is .* expected whole numbers, 1024 pieces"):
+            verify(none, run)
 
 
 @settings(max_examples=10, deadline=None)
