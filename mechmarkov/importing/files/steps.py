@@ -1,8 +1,10 @@
 """The training step that a file says, whatever it calls it."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
+from mechmarkov.importing.files.folders import Parts
+from mechmarkov.safe.foreign_file import ForeignFile
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import INTEGERS
 
@@ -18,15 +20,7 @@ STEPS_OF_HISTORY = tuple(f"{name}s" for name in (*STEPS, EPOCH))
 STATES = ("trainer_state", "trainer", "state", "meta", "metadata", "info", "progress")
 
 
-@runtime_checkable
-class Numbers(Protocol):
-    """A file that reads tensors of integers."""
-
-    def integers(self, plan: TensorPlan) -> list[int]:
-        """Returns the numbers in a tensor."""
-
-
-def step_of(around: Iterable[Mapping[Any, Any]], file: Numbers) -> tuple[int | None, str]:
+def step_of(around: Iterable[Mapping[Any, Any]], file: ForeignFile | Parts) -> tuple[int | None, str]:
     """Find the training step that the dicts around a model say.
 
     Args:
@@ -48,7 +42,7 @@ def step_of(around: Iterable[Mapping[Any, Any]], file: Numbers) -> tuple[int | N
 
 
 def steps_of_history(
-    around: Iterable[Mapping[Any, Any]], length: int, file: Numbers
+    around: Iterable[Mapping[Any, Any]], length: int, file: ForeignFile | Parts
 ) -> tuple[tuple[int, ...] | None, str]:
     """Find the training steps that a list next to several checkpoints says, one for each.
 
@@ -72,7 +66,7 @@ def steps_of_history(
     return None, ""
 
 
-def _number(value: Any, file: Numbers) -> int | None:
+def _number(value: Any, file: ForeignFile | Parts) -> int | None:
     if type(value) is TensorPlan and value.dtype in INTEGERS and value.shape in ((), (1,)):
         (value,) = file.integers(value)
     if type(value) is float and value.is_integer():
