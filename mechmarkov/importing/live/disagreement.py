@@ -19,6 +19,22 @@ from mechmarkov.utils.text import listed
 MAX_WINDOW = 16  # of those that are tried
 
 
+FAR = 1e-3  # of the largest number that is read
+NO_OTHER_NORM = "a HookedDecoder norms sums (norm_first=False) or what its parts read, nothing else"
+# What the module reads that holds a weight, and what may make that differ.
+READ = {
+    "attn.W_Q": f"attention's input: embeddings, their scale, positions, the norm before it; {NO_OTHER_NORM}",
+    "attn.W_O": (
+        "the heads' output: scale, mask and window of attention, the order of heads; "
+        "a bias of scores by lag is positional_embedding_type alibi, or relative_bias with a line for "
+        "blocks.N.attn.b_rel; no HookedDecoder has another, or attention without softmax"
+    ),
+    "mlp.W_in": f"an MLP's input: what attention adds, the norm before the MLP; {NO_OTHER_NORM}",
+    "mlp.W_out": "what an MLP's activation gives",
+}
+LAST = f"what is unembedded: what the last layer adds, the last norm; {NO_OTHER_NORM}"
+
+
 def agreeing(decoder: HookedDecoder, agrees: Callable[[HookedDecoder], bool]) -> dict[str, Any] | None:
     """Search for one field of the config, of those that no weight shows, whose change makes the logits agree.
 
@@ -101,22 +117,6 @@ def rounded_buffers(model: nn.Module) -> str:
 def _may_round(buffer: Tensor) -> bool:
     """Returns whether it is not a mask of zeros, ones and infinities, which rounding leaves as they are."""
     return bool((buffer.isfinite() & (buffer != 0) & (buffer != 1)).any())
-
-
-FAR = 1e-3  # of the largest number that is read
-NO_OTHER_NORM = "a HookedDecoder norms sums (norm_first=False) or what its parts read, nothing else"
-# What the module reads that holds a weight, and what may make that differ.
-READ = {
-    "attn.W_Q": f"attention's input: embeddings, their scale, positions, the norm before it; {NO_OTHER_NORM}",
-    "attn.W_O": (
-        "the heads' output: scale, mask and window of attention, the order of heads; "
-        "a bias of scores by lag is positional_embedding_type alibi, or relative_bias with a line for "
-        "blocks.N.attn.b_rel; no HookedDecoder has another, or attention without softmax"
-    ),
-    "mlp.W_in": f"an MLP's input: what attention adds, the norm before the MLP; {NO_OTHER_NORM}",
-    "mlp.W_out": "what an MLP's activation gives",
-}
-LAST = f"what is unembedded: what the last layer adds, the last norm; {NO_OTHER_NORM}"
 
 
 def first_to_differ(
