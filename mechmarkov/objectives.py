@@ -48,6 +48,23 @@ class Objective(Fields):
         """Returns how many tokens of a sequence are not states."""
         return int(self.query) + int(self.bos)
 
+    @property
+    def reads_last_only(self) -> bool:
+        """Returns whether only the last position predicts; in front of a query what follows is in sight."""
+        return self.read == "last" or self.query
+
+    def framed(self, states: Int[Tensor, "*batch state"], extra: int) -> Int[Tensor, "*batch position"]:
+        """Returns what a model reads of states: before them, or as a query behind them, the extra token.
+
+        Example:
+            >>> Objective(read="last", query=True).framed(torch.tensor([[0, 1]]), 2)
+            tensor([[0, 1, 2]])
+        """
+        if not self.n_extra:
+            return states
+        token = torch.full_like(states[..., :1], extra)
+        return torch.cat([token, states] if self.bos else [states, token], -1)
+
     def beginning(self) -> "Objective":
         """The same of sequences that begin with a token of their own (`bos`)."""
         return Objective(**{**self.model_dump(), "bos": True})
@@ -155,7 +172,7 @@ def evaluated_length(source: Source, objective: Objective, n_ctx: int) -> int:
     only at its last position is not: there as many are needed, and the source refuses them.
     """
     length = sequence_length(objective, n_ctx)
-    if objective.query or objective.read == "last":
+    if objective.reads_last_only:
         return length
     return source.held_out_length(length)
 
@@ -177,7 +194,5 @@ def inputs_and_targets(
     """
     if objective.bos:
         raise ValueError("objective.bos is true: a training of ours has no beginning-of-sequence token")
-    tokens = states[..., :-1]
-    if objective.query:
-        tokens = torch.cat([tokens, torch.full_like(states[..., :1], n_states)], -1)
+    tokens = objective.framed(states[..., :-1], n_states)
     return tokens, states[..., 1:] if objective.read == "all" else states[..., -1:]

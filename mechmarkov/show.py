@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import plotly.graph_objects as go
-import torch
 import xarray as xr
 from plotly.subplots import make_subplots
 
 from mechmarkov.models.components import head_name, head_names
+from mechmarkov.models.decoder import activations
 from mechmarkov.probe_run import probe
 from mechmarkov.probing.names import in_words
 from mechmarkov.probing.own_tokens import tokens_of
@@ -54,8 +54,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     tokens = Subject.of(run, sequences=1).batch.tokens if sequence is None else tokens_of(run, sequence)
     config, model = run.config, run.model(step)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(config.n_layers)]
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens, names_filter=names)
+    patterns = activations(model, tokens, names)
     figure = make_subplots(
         rows=config.n_layers,
         cols=config.n_heads,
@@ -67,7 +66,7 @@ def attention(run: Run, sequence: Sequence[int] | None = None, *, step: int = -1
     read = [f"{i}: {label(states[int(token)])}" for i, token in enumerate(tokens[0])]
     heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
     for layer, head in heads:
-        pattern = cache[names[layer]][0, head].numpy()
+        pattern = patterns[names[layer]][0, head].numpy()
         trace = go.Heatmap(
             z=multiples(pattern, len(read)),
             customdata=pattern,

@@ -14,7 +14,7 @@ from mechmarkov.bench.counterfactuals import Change, Pairs, draw_pairs, law_of
 from mechmarkov.bench.metrics import METRICS, kl_from, logit_difference
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models.components import Output, head_index, mlp_index, output_of
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder, activations
 from mechmarkov.objectives import Objective
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Source
@@ -147,10 +147,8 @@ class Case:
 
     def outputs(self, tokens: Int[Tensor, "batch position"]) -> dict[str, Float[Tensor, "batch position d"]]:
         """Returns what every node writes: a head's `z`, the `d_model` of an embedding or MLP."""
-        hooks = [output.hook for output in self.nodes.values()]
-        with torch.no_grad():
-            _, cache = self.model.run_with_cache(tokens, return_cache_object=False, names_filter=hooks)
-        return {name: output.read(cache[output.hook]) for name, output in self.nodes.items()}
+        seen = activations(self.model, tokens, [output.hook for output in self.nodes.values()])
+        return {name: output.read(seen[output.hook]) for name, output in self.nodes.items()}
 
     @cached_property
     def corrupt_outputs(self) -> dict[str, Float[Tensor, "batch position d"]]:

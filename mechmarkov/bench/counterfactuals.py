@@ -52,8 +52,7 @@ class Change:
 
     def __post_init__(self) -> None:
         """Check the fields: another name would quietly be read as any state."""
-        if self.which not in get_args(Which):
-            raise ValueError(f"which is {self.which!r}, expected one of {str(get_args(Which))[1:-1]}")
+        choice_of("which", self.which, get_args(Which))
         lags = list_of("lags", self.lags, "integers from 1: (1,)")
         if not lags:
             raise ValueError("lags is empty, expected integers from 1: (1,)")

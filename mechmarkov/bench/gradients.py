@@ -20,7 +20,7 @@ from mechmarkov.bench.patching import corrupt_edges
 from mechmarkov.interventions.paths import replace_path
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.models.components import head_index, mlp_index, split_input
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder, activations
 
 Replaced = AbstractContextManager[HookedDecoder]
 Claims = dict[str, float]
@@ -110,9 +110,8 @@ def with_query_key_fix(case: Case) -> Claims:
     slopes = dict(zip(hooks, torch.autograd.grad(loss, [patterns[hook] for hook in hooks]), strict=True))
     for layer, at, name in fixed.values():
         hook = hooks[layer]
-        with corrupt_edges(case, [name]), torch.no_grad():
-            _, cache = case.model.run_with_cache(case.clean, return_cache_object=False, names_filter=[hook])
-        change = cache[hook] - patterns[hook].detach()
+        with corrupt_edges(case, [name]):
+            change = activations(case.model, case.clean, [hook])[hook] - patterns[hook].detach()
         claims[name] = float((change * slopes[hook])[:, at].sum())
     return claims
 

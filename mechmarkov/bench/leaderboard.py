@@ -16,6 +16,7 @@ import pandas as pd
 from mechmarkov.bench.metrics import METRICS
 from mechmarkov.bench.run import COST, Benchmark
 from mechmarkov.bench.scores import SCORES
+from mechmarkov.report.schema import object_of
 from mechmarkov.theory.bootstrap import interval
 
 SCHEMA_VERSION = 1
@@ -188,16 +189,16 @@ def leaderboard_schema() -> dict[str, Any]:
     """Returns the schema (JSON Schema 2020-12) of `leaderboard.json`."""
     text, number = {"type": "string"}, {"type": ["number", "null"]}
     texts = {"type": "array", "items": text}
-    estimate = _object(dict.fromkeys(("value", "low", "high"), number))
+    estimate = object_of(dict.fromkeys(("value", "low", "high"), number))
     by_name = {"type": "object", "additionalProperties": number}
     flag, of = {"type": "boolean"}, {"type": "string"}
-    row = _object(
+    row = object_of(
         {"method": text, "of": of, "metric": {"enum": ["", *METRICS]}, "claims_in": texts, "own": flag}
         | {"reference": flag, "cites": text, "tunes": text, "broken": texts}
-        | {"cost": _object(dict.fromkeys(COST, number)), "scores": by_name},
+        | {"cost": object_of(dict.fromkeys(COST, number)), "scores": by_name},
         {"place": {"type": "integer", "minimum": 1}, "rank": estimate, "error": estimate},
     )
-    first = _object(
+    first = object_of(
         {"metric": {"enum": [*METRICS]}, "of": {"enum": [*RANKED_BY]}, "score": text, "first": text}
         | {"lead": {"anyOf": [estimate, {"type": "null"}]}, "open": flag, "cases": texts}
     )
@@ -206,7 +207,7 @@ def leaderboard_schema() -> dict[str, Any]:
         "$id": f"https://mechmarkov.github.io/schema/leaderboard-{SCHEMA_VERSION}.json",
         "title": "What the benchmark of methods found",
         "description": "Scores: " + " ".join(f"{name}: {words}." for name, (_, _, words) in SCORES.items()),
-        **_object(
+        **object_of(
             {
                 "schema": {"const": SCHEMA_VERSION},
                 "mechmarkov": text,
@@ -218,12 +219,6 @@ def leaderboard_schema() -> dict[str, Any]:
             }
         ),
     }
-
-
-def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    properties = {**required, **(optional or {})}
-    named = {"required": [*required], "properties": properties}
-    return {"type": "object", **named, "additionalProperties": False}
 
 
 if __name__ == "__main__":

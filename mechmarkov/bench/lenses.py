@@ -13,6 +13,7 @@ from torch import Tensor
 from mechmarkov.bench.case import Case
 from mechmarkov.bench.method import EVERY, Method
 from mechmarkov.interventions.belief import stream_hook
+from mechmarkov.models.decoder import activations
 
 Stream = Float[Tensor, "batch position d_model"]
 Lens = Callable[[Stream], Float[Tensor, "batch position state"]]
@@ -60,11 +61,8 @@ def tuned_lens(case: Case) -> dict[str, float] | str:
 def streams_at(case: Case, tokens: Int[Tensor, "batch position"]) -> dict[str, Stream]:
     """The stream at each layer of the case."""
     hooks = {layer: stream_hook(number - 1) for number, layer in enumerate(case.layers)}
-    with torch.no_grad():
-        _, cache = case.model.run_with_cache(
-            tokens, return_cache_object=False, names_filter=[*hooks.values()]
-        )
-    return {layer: cache[hook] for layer, hook in hooks.items()}
+    seen = activations(case.model, tokens, hooks.values())
+    return {layer: seen[hook] for layer, hook in hooks.items()}
 
 
 def _rises(case: Case, lens: Callable[[str], Lens]) -> dict[str, float]:

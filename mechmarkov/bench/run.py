@@ -16,7 +16,7 @@ from mechmarkov.bench.method import BrokenPromiseError, Method, load_method, reg
 from mechmarkov.bench.metrics import METRICS
 from mechmarkov.bench.scores import SCORES
 from mechmarkov.sweeps.engines import Cluster
-from mechmarkov.utils.errors import integer_of, list_of
+from mechmarkov.utils.errors import choice_of, integer_of, list_of
 from mechmarkov.utils.forked import can_fork
 from mechmarkov.utils.text import did_you_mean, shown
 
@@ -56,12 +56,8 @@ class Benchmark:
         Raises:
             ValueError: There is no such score or metric.
         """
-        for name, given, known in (
-            ("score", score, (*SCORES, *COST)),
-            ("metric", metric, ("", *METRICS)),
-        ):
-            if given not in known:
-                raise ValueError(f"{name} is {shown(given)}, expected one of {', '.join(map(repr, known))}")
+        choice_of("score", score, (*SCORES, *COST))
+        choice_of("metric", metric, ("", *METRICS))
         rows = self.scores[self.scores["metric"].isin([metric, ""])]
         table = rows.pivot_table(score, "method", "case", sort=False, dropna=False, observed=False)
         return table.reindex([name for name in self.methods if name in table.index])

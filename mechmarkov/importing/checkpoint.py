@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from mechmarkov.importing import layout
-from mechmarkov.importing.files import folders, recognise, state_dicts, steps
+from mechmarkov.importing.files import folders, recognise, state_dicts
 from mechmarkov.importing.files.state_dicts import Found, StateDict
 from mechmarkov.importing.layout import ImportPlan
 from mechmarkov.importing.names.plan import LAYOUT
 from mechmarkov.importing.names.table import Names
+from mechmarkov.importing.training_steps import EPOCH, step_of, steps_of_history
 from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe import foreign_file, formats
 from mechmarkov.safe.foreign_file import ForeignFile
@@ -137,11 +138,11 @@ def _steps(
     if chosen.is_history:
         if chosen.steps is not None:
             return [(step, "") for step in chosen.steps]
-        listed, name = steps.steps_of_history(chosen.members[0].around, length, file)
+        listed, name = steps_of_history(chosen.members[0].around, length, file)
         if listed is not None:
             return [(step, name.removesuffix("s")) for step in listed]
     beside = [outside.get(folders.STATE, {}), file.notes]
-    return [steps.step_of([*one.around, *beside], file) for one in chosen.members]
+    return [step_of([*one.around, *beside], file) for one in chosen.members]
 
 
 def _checkpoint(
@@ -179,7 +180,7 @@ def _checkpoint(
 
     n_bytes = 4 * sum(math.prod(plans[weight].shape) for weight in plan.wanted)
     step, counts = counted
-    return Checkpoint(path, name, plan, step, counts == steps.EPOCH, n_bytes, states, tuple(remarks))
+    return Checkpoint(path, name, plan, step, counts == EPOCH, n_bytes, states, tuple(remarks))
 
 
 def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, TensorPlan], list[str]]:

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.interventions.intervention import intervention
-from mechmarkov.models.decoder import HookedDecoder, check_decoder
+from mechmarkov.models.decoder import HookedDecoder, activations, check_decoder
 from mechmarkov.sources import Hidden, Source
 from mechmarkov.utils.text import shown
 
@@ -96,11 +96,8 @@ def streams(
         {-1: (2, 97, 103), 0: (2, 97, 103)}
     """
     hooks = {layer: stream_hook(layer) for layer in range(EMBEDDING, model.config.n_layers)}
-    with torch.no_grad():
-        _, cache = model.run_with_cache(
-            tokens, return_cache_object=False, names_filter=lambda name: name in hooks.values()
-        )
-    return {layer: cache[name].double().cpu().numpy() for layer, name in hooks.items()}
+    seen = activations(model, tokens, hooks.values())
+    return {layer: seen[name].double().cpu().numpy() for layer, name in hooks.items()}
 
 
 @intervention

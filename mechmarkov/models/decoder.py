@@ -1,6 +1,6 @@
 """HookedDecoder: a decoder-only transformer, single or as a stack of models of one shape."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -250,6 +250,22 @@ class HookedDecoder(Inputs):
         """
         weights = {name: x for name, x in state_dict.items() if not is_derived(name, self.config)}
         return super().load_state_dict(weights, strict=strict, assign=assign)
+
+
+@torch.no_grad()
+def activations(model: HookedDecoder, tokens: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+    """Returns what a pass has at the hook points of these names, of those that there are.
+
+    Example:
+        >>> config = DecoderConfig(n_layers=1, d_model=4, n_ctx=6, d_head=4, d_vocab=2, attn_only=True)
+        >>> tokens = torch.tensor([[0, 1, 1]])
+        >>> activations(HookedDecoder(config), tokens, ["blocks.0.attn.hook_z"])["blocks.0.attn.hook_z"].shape
+        torch.Size([1, 3, 1, 4])
+    """
+    seen: dict[str, Tensor] = model.run_with_cache(tokens, return_cache_object=False, names_filter=[*names])[
+        1
+    ]
+    return seen
 
 
 def check_decoder(model: object) -> None:

@@ -10,8 +10,7 @@ from torch import Tensor
 from mechmarkov.models.config import STATE_SPACES
 from mechmarkov.models.decoder import HookedDecoder, check_decoder
 from mechmarkov.models.mamba import STATE_SPACE_STARTS
-from mechmarkov.utils.errors import integer_of, list_of, number_of
-from mechmarkov.utils.text import shown
+from mechmarkov.utils.errors import choice_of, integer_of, list_of, number_of
 
 Scheme = Literal["normal", "gpt2", "zero", "guideline", "rank_one"]
 
@@ -75,10 +74,7 @@ def initialise(
     if not len(seeds) == len(schemes) == len(stds) == len(zeros) == n_models:
         raise ValueError(f"{len(seeds)} seeds for {n_models} models")
     for name in schemes:
-        if name not in get_args(Scheme):
-            raise ValueError(
-                f"scheme is {shown(name)}, expected one of {', '.join(map(repr, get_args(Scheme)))}"
-            )
+        choice_of("scheme", name, get_args(Scheme))
         if name == "guideline" and decoder.config.attn_only:
             raise ValueError("scheme is 'guideline', which sets the MLP, but the model has none")
     for value in stds:

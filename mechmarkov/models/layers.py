@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.thin_gemm import ThinAffine, is_thin
-from mechmarkov.models.wide_gemm import WideAffine, is_wide
+from mechmarkov.models.gemm import ThinAffine, WideAffine, is_thin, is_wide
 
 THIN: Any = ThinAffine.apply  # torch's `apply` has no types
 WIDE: Any = WideAffine.apply
@@ -64,7 +63,7 @@ def affine(
         x: The rows; of a stack with its axis in front.
         weight: The weights.
         bias: The biases; zero where they are not given.
-        transposed: Whether the result shall have positions last in memory; see `thin_gemm`.
+        transposed: Whether the result shall have positions last in memory; see `gemm`.
 
     Example:
         >>> affine(torch.ones(5, 2, 7, 3), torch.ones(5, 3, 4)).shape  # five models

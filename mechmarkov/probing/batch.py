@@ -161,7 +161,7 @@ def draw(
     """
     length = evaluated_length(source, objective, config.n_ctx)
     if sequences is None:
-        n_read = 1 if _reads_last_only(objective) else length - 1
+        n_read = 1 if objective.reads_last_only else length - 1
         affordable = MAX_PROBABILITIES // (n_read * source.n_states * models)
         most = MAX_REDRAWN if source.redraws else MAX_SEQUENCES
         sequences = max(MIN_SEQUENCES, min(most, DEFAULT_PREDICTIONS // n_read))
@@ -202,7 +202,7 @@ def batch_of(
         expected = "sequences of one length, of states by number: [[0, 1], [1, 0]]"
         raise TypeError(f"tokens is {shown(states)}, expected {expected}") from None
     length = sequence_length(objective, config.n_ctx)
-    shorter = not _reads_last_only(objective)
+    shorter = not objective.reads_last_only
     fits = states.ndim == 2 and (states.shape[1] == length or (shorter and 2 <= states.shape[1] < length))
     if len(states) == 0 or not fits:
         expected = f"(sequences, {length})" + " or fewer states, at least 2" * shorter
@@ -216,21 +216,11 @@ def batch_of(
             f"tokens run from {int(states.min())} to {int(states.max())}, expected states 0 to {n_states - 1}"
         )
     history, following = states[:, :-1], states[:, 1:]
-    tokens = history
-    if objective.query:
-        query = torch.full((len(states), 1), config.d_vocab - 1)
-        tokens = torch.cat([history, query], dim=1)
-    if objective.bos:
-        tokens = torch.cat([torch.full((len(states), 1), config.d_vocab - 1), history], dim=1)
+    tokens = objective.framed(history, config.d_vocab - 1)
     first, last_known = int(objective.bos), history.shape[1] - 1
-    if _reads_last_only(objective):
+    if objective.reads_last_only:
         read, known = torch.tensor([config.n_ctx - 1]), torch.tensor([last_known])
     else:
         known = torch.arange(history.shape[1])
         read = known + first
     return Batch(tokens, history, following, read, known, first)
-
-
-def _reads_last_only(objective: Objective) -> bool:
-    # In front of a query token the token that follows is in plain sight: only the query predicts.
-    return objective.read == "last" or objective.query

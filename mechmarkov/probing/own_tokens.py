@@ -16,7 +16,7 @@ from mechmarkov.probing.source_check import unlikely_transition
 from mechmarkov.probing.subject import check_run
 from mechmarkov.runs.run import Run
 from mechmarkov.sources import Predictor, Source
-from mechmarkov.theory.kernel import FLOOR
+from mechmarkov.theory.kernel import kl
 from mechmarkov.utils.errors import list_of
 from mechmarkov.utils.text import first_of, shown
 
@@ -67,11 +67,7 @@ def tokens_of(run: Run, states: Sequence[int | str]) -> Int[Tensor, "1 position"
     if len(numbers) > longest or (query and len(numbers) < longest):
         expected = f"{longest} states before the query" if query else f"at most {longest} states"
         raise ValueError(f"sequence has {len(numbers)} states, expected {expected}")
-    tokens = torch.tensor([numbers])
-    extra = torch.full((1, 1), run.config.d_vocab - 1)
-    if run.objective.bos:
-        return torch.cat([extra, tokens], dim=1)
-    return torch.cat([tokens, extra], dim=1) if query else tokens
+    return run.objective.framed(torch.tensor([numbers]), run.config.d_vocab - 1)
 
 
 @torch.no_grad()
@@ -108,10 +104,11 @@ def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Datase
     tokens = tokens_of(run, states)
     model, objective, source = run.model(step), run.objective, run.source
     history = tokens[:, int(objective.bos) : tokens.shape[1] - int(objective.query)]
-    only_last = objective.read == "last" or objective.query
-    known = torch.tensor([history.shape[1] - 1]) if only_last else torch.arange(history.shape[1])
+    known = (
+        torch.tensor([history.shape[1] - 1]) if objective.reads_last_only else torch.arange(history.shape[1])
+    )
     read = known + objective.n_extra
-    if only_last and tokens.shape[1] < run.config.n_ctx:
+    if objective.reads_last_only and tokens.shape[1] < run.config.n_ctx:
         raise ValueError(
             f"sequence has {history.shape[1]} states, expected {run.config.n_ctx - objective.n_extra}: "
             "the model is read only at its last position"
@@ -129,7 +126,7 @@ def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Datase
         rules |= {best.name: best}
     laws = np.stack([rule.probabilities(history.numpy())[0, known.numpy()] for rule in rules.values()])
     data["law"] = (("predictor", "read", "state"), laws)
-    data["divergence"] = (("predictor", "read"), _divergence(laws, predicted))
+    data["divergence"] = (("predictor", "read"), kl(laws, predicted))
     lens = [_predicted(objective, model.unembed(model.ln_final(cache[name][0, read]))) for name in depths]
     data["lens"] = (("depth", "read", "state"), np.stack(lens))
     if looking:
@@ -162,15 +159,6 @@ def own_tokens(run: Run, states: Sequence[int | str], *, step: int) -> xr.Datase
 def _predicted(objective: Objective, scores: Float[Tensor, "read state"]) -> Float[np.ndarray, "read state"]:
     probabilities: np.ndarray = objective.predict(scores.double()).numpy()
     return probabilities
-
-
-def _divergence(
-    law: Float[np.ndarray, "predictor read state"], model: Float[np.ndarray, "read state"]
-) -> Float[np.ndarray, "predictor read"]:
-    """KL(law ‖ model) in nats, with the model's probabilities floored where it has none."""
-    log_ratio = np.log(np.maximum(law, FLOOR)) - np.log(np.maximum(model, FLOOR))
-    kl: np.ndarray = np.where(law > 0, law * log_ratio, 0.0).sum(-1)
-    return kl
 
 
 def _patches(

@@ -19,7 +19,7 @@ from mechmarkov.claims.claim import MODEL
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.paths import paths
 from mechmarkov.models.components import head_index, mlp_index
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder, activations
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.sources import Source
@@ -168,9 +168,9 @@ def _attention(
 ) -> Iterator[tuple[tuple[str, str], float]]:
     """The mean share of each head at each token, over the positions that predict and have that token."""
     hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
-    _, cache = model.run_with_cache(batch.tokens, return_cache_object=False, names_filter=hooks)
+    patterns = activations(model, batch.tokens, hooks)
     for layer, hook in enumerate(hooks):
-        for head, pattern in enumerate(cache[hook].unbind(1)):
+        for head, pattern in enumerate(patterns[hook].unbind(1)):
             yield (f"L{layer}H{head}", FIRST), float(pattern[:, batch.read, 0].mean())
             for back, token in enumerate(_distances(objective)):
                 at = batch.read[batch.read >= back]

@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from mechmarkov.claims.claim import RELATIONS, Evidence, Status
@@ -16,7 +17,8 @@ PAIR = {"type": "array", "items": NUMBER, "minItems": 2, "maxItems": 2}
 NULL = {"anyOf": [NUMBER, {"type": "array", "items": NUMBER, "minItems": 3, "maxItems": 3}]}
 
 
-def _object(required: dict[str, Any], optional: dict[str, Any]) -> dict[str, Any]:
+def object_of(required: Mapping[str, Any], optional: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """Returns the schema of an object that has these properties and no others."""
     return {
         "type": "object",
         "required": [*required],
@@ -27,17 +29,17 @@ def _object(required: dict[str, Any], optional: dict[str, Any]) -> dict[str, Any
 
 def summary_schema() -> dict[str, Any]:
     """Returns the schema (JSON Schema 2020-12) of one result's summary."""
-    score = _object(
+    score = object_of(
         {"value": {"type": ["number", "boolean", "string", "null"]}, "unit": TEXT},
         {"null": NULL, "interval": PAIR} | dict.fromkeys(("null_kind", "reason", "law", "of"), TEXT),
     )
-    condition = _object(
+    condition = object_of(
         {"name": TEXT, "holds": {"type": ["boolean", "null"]}},
         {"value": NUMBER, "unit": TEXT, "words": TEXTS},
     )
     steps = {"type": "array", "items": {"type": "integer"}}
     pairs = {"type": "array", "items": TEXTS}
-    claim = _object(
+    claim = object_of(
         {
             "subject": TEXTS,
             "relation": {"enum": [*RELATIONS]},
@@ -51,15 +53,15 @@ def summary_schema() -> dict[str, Any]:
             "interval": PAIR,
             "null": NULL,
             "unit": TEXT,
-            "where": _object({}, {"states": TEXTS, "positions": steps, "steps": steps, "pairs": pairs}),
+            "where": object_of({}, {"states": TEXTS, "positions": steps, "steps": steps, "pairs": pairs}),
             "because": {"type": "array", "items": condition},
-            "against": _object(
+            "against": object_of(
                 dict.fromkeys(("probe", "relation"), TEXT) | {"subject": TEXTS, "object": TEXTS}, {}
             ),
         },
     )
-    probe = _object(
-        {"question": TEXT, "verdict": TEXT, "scores": {"type": "object", "additionalProperties": score}}, {}
+    probe = object_of(
+        {"question": TEXT, "verdict": TEXT, "scores": {"type": "object", "additionalProperties": score}}
     )
     by_name = {"type": "object", "additionalProperties": TEXT}
     return {
@@ -68,7 +70,7 @@ def summary_schema() -> dict[str, Any]:
         "title": "What mechmarkov found about a run",
         "description": "Claims are consistent. Relations: "
         + " ".join(f"{name}: {text}." for name, text in RELATIONS.items()),
-        **_object(
+        **object_of(
             {
                 "schema": {"const": SCHEMA_VERSION},
                 "run": {"type": "object"},
@@ -82,7 +84,7 @@ def summary_schema() -> dict[str, Any]:
             {
                 "badge": {"enum": [*get_args(Badge), None]},
                 "headline": TEXT,
-                "curve": _object({"step": steps, "loss": {"type": "array", "items": NUMBER}}, {}),
+                "curve": object_of({"step": steps, "loss": {"type": "array", "items": NUMBER}}, {}),
             },
         ),
     }

@@ -79,9 +79,4 @@ def example_tokens(config: DecoderConfig, source: Source, objective: Objective) 
     drawn = check_drawn(
         source.sample_held_out(batch, whole, generator=torch.Generator().manual_seed(0)), source
     )
-    tokens: Tensor = drawn[:, :length]
-    if objective.query:
-        tokens = torch.cat([tokens, torch.full((len(tokens), 1), source.n_states)], dim=1)
-    if objective.bos:
-        tokens = torch.cat([torch.full((len(tokens), 1), source.n_states), tokens], dim=1)
-    return tokens
+    return objective.framed(drawn[:, :length], source.n_states)

@@ -11,7 +11,7 @@ from pydantic import field_validator
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.source import Predictor, by_name, check_request, counting_rules
 from mechmarkov.sources.base.stationary import read_only
-from mechmarkov.sources.sampling.counted_walk import walk_by_counts
+from mechmarkov.sources.sampling.paths import walk_by_counts
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import context_conditioned, predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens

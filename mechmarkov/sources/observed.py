@@ -18,7 +18,7 @@ from mechmarkov.sources.estimation import files, stored, stretches
 from mechmarkov.sources.estimation.encode import REST, encode, without_zero
 from mechmarkov.sources.estimation.estimate import MAX_ORDER, Blocks, Choice, Estimate, choose
 from mechmarkov.sources.estimation.homogeneity import Homogeneity, OneLawWarning, homogeneity
-from mechmarkov.sources.estimation.sequences import MAX_TOKENS, Each
+from mechmarkov.sources.estimation.sequences import MAX_TOKENS, Each, check_count
 from mechmarkov.sources.estimation.stored import StoredSequences
 from mechmarkov.sources.estimation.stretches import MIN_BLOCKS
 from mechmarkov.sources.estimation.texts import Unit
@@ -107,16 +107,15 @@ class Observed(StoredSequences):
         for name in unknown:
             raise ValueError(f"Observed has no option {shown(name)}, expected one of {OPTIONS}")
         order = int(order) if isinstance(order, np.integer) else order
-        if order is not None and not (type(order) is int and 0 <= order <= MAX_ORDER):
-            raise ValueError(f"order is {shown(order)}, expected an integer from 0 to {MAX_ORDER}")
-        if block is not None and not (isinstance(block, int | np.integer) and 2 <= block <= MAX_TOKENS):
-            raise ValueError(f"block is {shown(block)}, expected an integer from 2 to {MAX_TOKENS}")
+        block = int(block) if isinstance(block, np.integer) else block
+        check_count("order", order, 0, MAX_ORDER)
+        check_count("block", block, 2)
         if not isinstance(each, str | None):
             raise ValueError(f"each is {shown(each)}, expected 'state', 'character' or 'word'")
         encoded = encode(tokens, alphabet, max_states, each=each, relabel=relabel, limit=limit)
         if block is None:
             block = stretches.default_block(encoded.lengths)
-        blocks = Blocks.of(encoded.states, encoded.lengths, int(block), len(encoded.names))
+        blocks = Blocks.of(encoded.states, encoded.lengths, block, len(encoded.names))
         chosen = choose(blocks, stretches.training(blocks, held_out), order)
         fields: dict[str, Any] = {
             "states": stored.written(encoded.states, len(encoded.names)),

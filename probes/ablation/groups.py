@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from mechmarkov.interventions.ablate import ablate
 from mechmarkov.models.components import head_name, head_names, mlp_name
+from mechmarkov.models.decoder import activations
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.effects import MEASURES, changes
@@ -57,12 +58,8 @@ def groups_of(subject: Subject, batch: Batch) -> list[Group]:
 
 def _alike(subject: Subject, batch: Batch, names: Group) -> list[Group]:
     """Heads of the last model that attend in the same way: the components of the graph of such pairs."""
-    patterns: list[torch.Tensor] = []
-    hooks = [
-        (f"blocks.{layer}.attn.hook_pattern", lambda x, hook: patterns.append(x.detach()))
-        for layer in range(subject.config.n_layers)
-    ]
-    subject.decoder[-1].run_with_hooks(batch.tokens[:SEQUENCES], return_type=None, fwd_hooks=hooks)
+    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(subject.config.n_layers)]
+    patterns = activations(subject.decoder[-1], batch.tokens[:SEQUENCES], hooks).values()
     heads = torch.cat(
         [rearrange(x, "... batch head query key -> head (... batch) query key") for x in patterns]
     )

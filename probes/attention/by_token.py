@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 
 from mechmarkov.claims.claim import Claim, Condition
 from mechmarkov.models.components import norms_between
+from mechmarkov.models.decoder import activations
 from mechmarkov.probing.dataset import best_heads, head_name
 from mechmarkov.probing.figure import Figure
 from mechmarkov.probing.subject import Subject
@@ -96,8 +97,8 @@ def explained_by_tokens(
         model = decoder[member]
         sums: list[list[Tensor]] = []  # of each sequence: of all at once the scores would be much memory
         for one, states in zip(batch.tokens, key, strict=True):
-            _, cache = model.run_with_cache(one[None], names_filter=list(names))
-            scores = torch.stack([cache[name][0] for name in names])[:, :, batch.read, batch.keys].double()
+            seen = activations(model, one[None], names)
+            scores = torch.stack([seen[name][0] for name in names])[:, :, batch.read, batch.keys].double()
             scores = scores.masked_fill_(~allowed, 0)
             sums.append([scores.square().sum((-2, -1)), scores @ states])
         square, total = (torch.stack(some) for some in zip(*sums, strict=True))

@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float, Int
 
+from mechmarkov.models.decoder import activations
 from mechmarkov.probing import Subject
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.dataset import variables
@@ -124,9 +125,8 @@ def _examples(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(subject.config.n_layers)]
     patterns = []
     for member in members:  # one at a time: whole patterns of many models would fill the memory
-        model = subject.decoder[member]
-        _, cache = model.run_with_cache(tokens, names_filter=names, return_cache_object=False)
-        pattern_of = {name: x[..., shown, shown].detach().numpy() for name, x in cache.items()}
+        seen = activations(subject.decoder[member], tokens, names)
+        pattern_of = {name: x[..., shown, shown].numpy() for name, x in seen.items()}
         none = np.zeros_like(next(iter(pattern_of.values())))
         patterns.append(np.stack([pattern_of.get(name, none) for name in names], axis=1))
     extra = "beginning" if subject.objective.bos else "query"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder, activations
 from mechmarkov.sources import HiddenMarkov
 
 
@@ -56,6 +56,5 @@ def after_attention(
         mixer: Any = block.attn
         if mixer.has_attention_weights and f"blocks.{layer}.{after}" in model.hook_dict:
             hooks[layer] = f"blocks.{layer}.{after}"
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens, return_cache_object=False, names_filter=list(hooks.values()))
-    return {layer: cache[name].double().cpu().numpy() for layer, name in hooks.items()}
+    seen = activations(model, tokens, hooks.values())
+    return {layer: seen[name].double().cpu().numpy() for layer, name in hooks.items()}

@@ -32,8 +32,7 @@ from .circuit import (
     tied_heads,
 )
 from .circuit_told import headline
-from .claims import claims
-from .claims_of_heads import MIN_ATTENTION, MIN_IDEAL_SHARE
+from .claims import MIN_ATTENTION, MIN_IDEAL_SHARE, claims
 from .matches import MAX_MATCHED
 from .recorded import INDUCTION
 

@@ -7,7 +7,7 @@ from mechmarkov.claims.claim import Claim, Claims
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.names import LawName
 
-from .claims_of_paths import MIN_EFFECT_NATS
+from .claims import MIN_EFFECT_NATS
 
 MOST_LEFT = 0.5  # of the way from the unigram to the best law
 

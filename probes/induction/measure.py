@@ -5,6 +5,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechmarkov.models.components import head_index
+from mechmarkov.models.decoder import activations
 from mechmarkov.probing.dataset import Variables, head_name, variables
 from mechmarkov.probing.preconditions import best_of, predictor_of, why_no_value_circuit
 from mechmarkov.probing.recording import PATHS
@@ -143,8 +144,8 @@ def _example(subject: Subject, data: xr.Dataset) -> xr.Dataset:
     ideal = uniform.shape == (tokens.shape[1],) * 2  # every position is read
     members = []
     for member in range(len(subject.decoder)):
-        _, cache = subject.decoder[member].run_with_cache(tokens, names_filter=list(names.values()))
-        patterns = [cache[names[layer]][0, head].detach().numpy() for layer, head in heads]
+        seen = activations(subject.decoder[member], tokens, names.values())
+        patterns = [seen[names[layer]][0, head].numpy() for layer, head in heads]
         members.append(np.stack([*patterns, uniform] if ideal else patterns)[:, end, end])
     states = [*subject.source.labels, "beginning" if subject.objective.bos else "query"]
     return xr.Dataset(

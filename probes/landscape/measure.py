@@ -12,7 +12,7 @@ from torch import Tensor
 from mechmarkov.curvature.loss_surface import LossSurface, loss_surface
 from mechmarkov.curvature.population import population_of
 from mechmarkov.curvature.trainable_vector import Symmetry, symmetry_of
-from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.models.decoder import HookedDecoder, activations
 from mechmarkov.probing.dataset import variables
 from mechmarkov.probing.rare_states import unseen_nats
 from mechmarkov.probing.subject import Subject
@@ -183,9 +183,9 @@ def _has_kink(model: HookedDecoder, subject: Subject) -> bool:
         return False
     names = [f"blocks.{layer}.mlp" for layer in range(subject.config.n_layers)]
     hooks = [f"{name}.hook_pre" for name in names]
-    _, cache = model.run_with_cache(tokens, names_filter=hooks, return_cache_object=False)
+    seen = activations(model, tokens, hooks)
     for name, hook in zip(names, hooks, strict=True):
-        at_zero = (cache[hook] == 0).flatten(0, -2).any(0)
+        at_zero = (seen[hook] == 0).flatten(0, -2).any(0)
         trained = trainable is None or f"{name}.W_out" in trainable
         if at_zero[model.get_parameter(f"{name}.W_out").any(-1) | trained].any():
             return True

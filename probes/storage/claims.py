@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from mechmarkov.claims.claim import Claim, Claims, Condition, Status, Where
+from mechmarkov.claims.claim import Claim, Claims, Condition, Status, Where, decided
 from mechmarkov.claims.tile import LIVES, Tile
 from mechmarkov.probing.dataset import interval_at, last_model
 from mechmarkov.probing.score import Score
@@ -184,10 +184,7 @@ def _shares(data: xr.Dataset, last: xr.Dataset) -> Iterator[Claim]:
         if path in inside:
             continue
         value, around = float(last["net_share"].sel(path=path)), interval_at(data, "net_share", path=path)
-        status: Status = (
-            "shown" if around[0] > MIN_NAMED_SHARE else "excluded" if around[1] < MIN_NAMED_SHARE else "open"
-        )
-        even = 1 / data.sizes["path"]
+        status, even = decided(around, MIN_NAMED_SHARE, value), 1 / data.sizes["path"]
         yield Claim((path,), "holds_share", BIGRAM, value, around, even, "share", status, "intervention")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import xarray as xr
 
-from mechmarkov.claims.claim import Claim, Condition, Evidence, Status
+from mechmarkov.claims.claim import Claim, Condition, Evidence, decided
 from mechmarkov.probing.dataset import interval_at, last_model, score_with_null
 from mechmarkov.probing.score import Score
 
@@ -73,7 +73,5 @@ def _shares(data: xr.Dataset) -> Iterator[Claim]:
         if high < -MIN_NAMED_SHARE:
             around = (-high, -low)
             yield Claim((part,), "works_against", UNIGRAM, -value, around, None, "share", "shown", EVIDENCE)
-        status: Status = (
-            "shown" if low > MIN_NAMED_SHARE else "excluded" if high < MIN_NAMED_SHARE else "open"
-        )
+        status = decided((low, high), MIN_NAMED_SHARE, value)
         yield Claim((part,), "holds_share", UNIGRAM, value, (low, high), even, "share", status, EVIDENCE)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from mechmarkov.models.gemm import THIN_COLUMNS, ThinAffine, is_thin, thin_matmul
 from mechmarkov.models.layers import affine
-from mechmarkov.models.thin_gemm import THIN_COLUMNS, ThinAffine, is_thin, thin_matmul
 
 SHAPES = [
     (5, 2),

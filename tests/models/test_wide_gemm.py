@@ -5,8 +5,8 @@ import torch
 
 from mechmarkov.models import layers
 from mechmarkov.models.config import DecoderConfig
+from mechmarkov.models.gemm import HAS_ONEDNN, WideAffine, is_wide
 from mechmarkov.models.layers import MLP, affine
-from mechmarkov.models.wide_gemm import HAS_ONEDNN, WideAffine, is_wide
 
 ROWS = 4096
 SHAPES = [(64, 48), (128, 17), (32, 64)]

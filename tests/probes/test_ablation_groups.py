@@ -12,7 +12,7 @@ from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions import lookup_tables
 from mechmarkov.models.constructions.lookup_tables import handset_config
 from mechmarkov.probes import ablation
-from mechmarkov.report.first_screen.circuit_paths import certain, is_resampled, path_effects
+from mechmarkov.report.first_screen.circuit import certain, is_resampled, path_effects
 from mechmarkov.report.first_screen.head_panels import head_panels
 from mechmarkov.report.words.sentences import sentence
 

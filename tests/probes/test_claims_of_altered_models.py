@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from mechmarkov.probes.induction.claims_of_paths import carried
+from mechmarkov.probes.induction.claims import carried
 from mixed_models import LONG, N_CTX, P, lag, log_of, reading, with_direct_table
 from models_of_new_kinds import by_pair, equal
 from more_models import P4, mlps

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from mechmarkov.probes.induction import claims_of_paths
-from mechmarkov.probes.induction.claims_of_heads import no_head
+from mechmarkov.probes.induction.claims import carried as what_is_carried
+from mechmarkov.probes.induction.claims import no_head
 from probing_cases import claims_of, run_of, subject_of
 
 from mechmarkov.models.constructions.induction_heads import induction_pair
@@ -37,7 +37,7 @@ def carried(
         },
         {"input": ["K"]},
     )
-    (claim,) = claims_of_paths.carried(data.assign(kl_simpler=simpler), head, ("L1H0",), ("L0H0",))
+    (claim,) = what_is_carried(data.assign(kl_simpler=simpler), head, ("L1H0",), ("L0H0",))
     return claim.status, {premise.name: premise.holds for premise in claim.because if premise.name in TOLD}
 
 

@@ -5,9 +5,8 @@ import pytest
 from report_examples import holds, outcome, with_paths
 
 from mechmarkov.claims.claim import Claim, Condition
-from mechmarkov.report.first_screen.circuit import MAX_NUMBERS, NO_CIRCUIT, circuit
+from mechmarkov.report.first_screen.circuit import MAX_NUMBERS, NO_CIRCUIT, circuit, path_effects
 from mechmarkov.report.first_screen.circuit_layout import text_box
-from mechmarkov.report.first_screen.circuit_paths import path_effects
 from mechmarkov.report.first_screen.readings import notes
 from mechmarkov.result import Result
 

@@ -11,7 +11,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from mechmarkov.importing.bloom import slopes
-from mechmarkov.importing.names.lags import by_lag
+from mechmarkov.importing.names.folding import by_lag
 from mechmarkov.importing.names.table import Line
 from mechmarkov.runs.import_run import import_run
 from mechmarkov.safe.plain_data import RunFileError

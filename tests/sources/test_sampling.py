@@ -17,8 +17,15 @@ from mechmarkov.sources.sampling.compiled_walk import (
     fill_by_counts_compiled,
     walk_compiled,
 )
-from mechmarkov.sources.sampling.counted_walk import fill_by_counts, walk_by_counts
-from mechmarkov.sources.sampling.paths import cumulative, draw, emit, sample_paths, scan
+from mechmarkov.sources.sampling.paths import (
+    cumulative,
+    draw,
+    emit,
+    fill_by_counts,
+    sample_paths,
+    scan,
+    walk_by_counts,
+)
 
 THREE = Chain([[0.2, 0.8, 0.0], [0.5, 0.1, 0.4], [1.0, 0.0, 0.0]])
 FIXED = [

@@ -10,10 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mechmarkov.importing.live.agreeing import agreeing, not_finite, rounded_buffers, rounded_logits
+from mechmarkov.importing.live.disagreement import (
+    agreeing,
+    first_to_differ,
+    not_finite,
+    rounded_buffers,
+    rounded_logits,
+)
 from mechmarkov.importing.live.inside import Inside, attribute, is_parallel
 from mechmarkov.importing.live.logits import Answer, Form, Tokens, ask, forms
-from mechmarkov.importing.live.parting import first_to_differ
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.safe.plain_data import RunFileError
@@ -92,21 +97,51 @@ class _Try:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """Keeps what a model answered to one form of tokens: in float32 and, where that differs, in float64."""
+class Asked:
+    """Keeps what a model answered to one form of tokens: in float32 and, where that differs, in float64.
+
+    Attributes:
+        name: What is said of the form.
+        form: Makes of tokens what the model reads.
+        tried: Its answers, one for each number type.
+    """
 
     name: str
     form: Form
     tried: list[_Try]
 
+    @property
+    def apart(self) -> Difference:
+        """Returns how far its conversion is from that."""
+        return self.tried[-1].apart
+
+    @property
+    def rounding(self) -> float:
+        """Returns how much rounding to float32 makes of the model's own logits, of their size."""
+        if len(self.tried) < 2:
+            return SURELY_ROUNDING
+        own = zip(*(one.answer.candidates for one in self.tried), strict=False)
+        return max(difference(exact, rounded).scaled for rounded, exact in own)
+
+    @property
+    def bound(self) -> float:
+        """Returns how much of their size logits may differ by.
+
+        Where a model rounds to float32 in float64 too, as some norms do, its two answers show how much
+        rounding makes: a wrong activation makes more than that.
+        """
+        if len(self.tried) < 2:
+            return MAX_LOGIT_DIFFERENCE
+        return min(MAX_LOGIT_DIFFERENCE, max(SURELY_ROUNDING, 4 * self.rounding))
+
     def agrees(self) -> bool:
         """Returns whether its conversion has these logits."""
-        return self.tried[-1].apart.is_below(_bound(self.tried))
+        return self.apart.is_below(self.bound)
 
 
 def _asked(
-    model: nn.Module, decoder: HookedDecoder, tokens: Tokens, name: str, form: Form, as_laws: bool
-) -> _Asked:
+    model: nn.Module, decoder: HookedDecoder, tokens: Tokens, name: str, form: Form, as_laws: bool = True
+) -> Asked:
     """Compare in float32 and, where that differs, in float64; a ValueError where neither can be asked."""
     tried, failure = list[_Try](), None
     for dtype in DTYPES:
@@ -120,7 +155,7 @@ def _asked(
             break
     if not tried:
         raise failure or AssertionError
-    return _Asked(name, form, tried)
+    return Asked(name, form, tried)
 
 
 def _forms(decoder: HookedDecoder, tokens: Tokens) -> dict[str, Form]:
@@ -133,7 +168,7 @@ def _disagreement(
     asked: nn.Module,
     decoder: HookedDecoder,
     tokens: Tokens,
-    ways: Sequence[_Asked],
+    ways: Sequence[Asked],
     advice: str,
     modules: Mapping[str, str],
     as_laws: bool,
@@ -142,7 +177,7 @@ def _disagreement(
     reached = [first_to_differ(live.model, decoder, tokens, way.form, modules) for way in ways]
     furthest = max(range(len(ways)), key=lambda number: reached[number][0])  # the plainest of several
     way, (_, inside) = ways[furthest], reached[furthest]
-    dtype, answer, bound = way.tried[-1].dtype, way.tried[-1].answer, _bound(way.tried)
+    dtype, answer, bound = way.tried[-1].dtype, way.tried[-1].answer, way.bound
 
     def agrees(other: HookedDecoder) -> bool:
         return _least(answer, _ours(other, tokens, dtype), as_laws=as_laws).is_below(bound)
@@ -157,19 +192,6 @@ def _disagreement(
         field = agreeing(decoder, agrees)
         why = f"; with given={field} they agree" if field else rounded_buffers(asked) + inside + advice
     return _disagree(way.tried[0].apart, who, bound, why)
-
-
-def _bound(tried: Sequence[_Try]) -> float:
-    """Returns how much of their size logits may differ by.
-
-    Two answers are of a model in float32 and in float64. Where it rounds to float32 in both, as some norms
-    do, they show how much rounding makes: a wrong activation makes more than that.
-    """
-    if len(tried) < 2:
-        return MAX_LOGIT_DIFFERENCE
-    pairs = zip(tried[0].answer.candidates, tried[1].answer.candidates, strict=False)
-    own = max(difference(exact, rounded).scaled for rounded, exact in pairs)
-    return min(MAX_LOGIT_DIFFERENCE, max(SURELY_ROUNDING, 4 * own))
 
 
 def compare(
@@ -213,7 +235,7 @@ def compare(
         with suppress(ValueError):  # a LightningModule may have no forward pass, or take batches
             if not ask(live.holder, tokens, width, torch.float32).last:
                 asked = live.holder
-    ways, failure = list[_Asked](), None
+    ways, failure = list[Asked](), None
     for name, form in _forms(decoder, tokens).items():  # the plainest first; others where it disagrees
         try:
             ways.append(_asked(asked, decoder, tokens, name, form, as_laws))
@@ -225,7 +247,7 @@ def compare(
         raise failure or AssertionError
     if not (way := ways[-1]).agrees():
         raise _disagreement(live, asked, decoder, tokens, ways, advice, modules or {}, as_laws)
-    dtype, answer, least = way.tried[-1].dtype, way.tried[-1].answer, way.tried[-1].apart
+    dtype, answer, least = way.tried[-1].dtype, way.tried[-1].answer, way.apart
     if not math.isfinite(way.tried[0].apart.largest):
         raise RunFileError(
             f"the logits of {live.kind()} are finite in float64 only, expected so in float32: {DIVERGED}"
@@ -280,38 +302,18 @@ def nearest(live: Inside, decoders: Iterable[HookedDecoder]) -> tuple[int, int |
     return best, runner_up if is_tie else None, nearest_two[best]
 
 
-@dataclass(frozen=True)
-class Distance:
-    """The distance of logits in float64, and how much rounding to float32 makes of the model's own."""
-
-    scaled: float
-    rounding: float
-
-
-def distance(model: nn.Module, decoder: HookedDecoder, tokens: Tokens) -> Distance | None:
-    """Returns how far logits are apart, for the form of tokens by which they are nearest.
+def nearest_form(model: nn.Module, decoder: HookedDecoder, tokens: Tokens) -> Asked | None:
+    """Returns what a model answered to the form of tokens by which logits are nearest.
 
     None where it cannot be asked, as one that takes another length only.
     """
-    nearest: Distance | None = None
-    for form in _forms(decoder, tokens).values():
-        answers = dict[torch.dtype, Answer]()
-        for dtype in DTYPES:
-            with suppress(ValueError):
-                answers[dtype] = ask(model, tokens, decoder.config.d_vocab_out, dtype, form)
-        if not answers:
-            continue
-        dtype, answer = [*answers.items()][-1]
-        rounding = SURELY_ROUNDING
-        if len(answers) > 1:
-            own = zip(*(one.candidates for one in answers.values()), strict=False)
-            rounding = max(difference(exact, rounded).scaled for rounded, exact in own)
-        one = Distance(_least(answer, _ours(decoder, tokens, dtype)).scaled, rounding)
-        if nearest is None or one.scaled < nearest.scaled:
-            nearest = one
-        if nearest.scaled <= MAX_LOGIT_DIFFERENCE:
-            break
-    return nearest
+    ways = list[Asked]()
+    for name, form in _forms(decoder, tokens).items():
+        with suppress(ValueError):
+            ways.append(_asked(model, decoder, tokens, name, form))
+            if ways[-1].apart.is_below(MAX_LOGIT_DIFFERENCE):
+                break
+    return min(ways, key=lambda way: way.apart.scaled, default=None)
 
 
 def _answers(model: nn.Module, decoder: HookedDecoder, tokens: Tokens, dtype: torch.dtype) -> list[Answer]:

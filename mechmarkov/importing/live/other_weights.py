@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from mechmarkov.importing.live.difference import MAX_LOGIT_DIFFERENCE, Distance, distance
+from mechmarkov.importing.live.difference import MAX_LOGIT_DIFFERENCE, Asked, nearest_form
 from mechmarkov.importing.live.forward_pass import draw
 from mechmarkov.importing.live.inside import Inside
 from mechmarkov.importing.live.logits import Tokens
@@ -52,19 +52,19 @@ def check_other_weights(live: Inside, config: DecoderConfig, read: Read, tokens:
             except UnclearError as error:
                 raise RunFileError(f"of other weights, {error}{advice}") from None
             for length in (tokens.shape[1], half):
-                apart = distance(live.model, decoder, tokens[:, :length])
-                if apart is not None and _is_far(apart):
+                way = nearest_form(live.model, decoder, tokens[:, :length])
+                if way is not None and _is_far(way):
                     where = "larger" if size == LARGE else "smaller"
                     raise RunFileError(
                         f"{live.kind()} and its conversion agree with these weights, yet with {where} ones "
-                        f"logits of {length} tokens differ by {apart.scaled:.1g} of their size: is there a "
-                        f"cap, an epsilon or a scale by length that no weight shows?{advice}"
+                        f"logits of {length} tokens differ by {way.apart.scaled:.1g} of their size: is there "
+                        f"a cap, an epsilon or a scale by length that no weight shows?{advice}"
                     )
     _compared[live.model] = config
 
 
-def _is_far(apart: Distance) -> bool:
-    return not apart.scaled <= max(MAX_LOGIT_DIFFERENCE, CHAOS * apart.rounding)
+def _is_far(way: Asked) -> bool:
+    return not way.apart.is_below(max(MAX_LOGIT_DIFFERENCE, CHAOS * way.rounding))
 
 
 def _decoder(config: DecoderConfig, weights: Mapping[str, Tensor]) -> HookedDecoder:

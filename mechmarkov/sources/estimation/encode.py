@@ -15,7 +15,7 @@ from mechmarkov.sources.estimation.sequences import (
     MAX_STATES,
     MAX_TOKENS,
     MIN_TRANSITIONS,
-    check_limit,
+    check_count,
     flat,
     sequences_of,
 )
@@ -63,9 +63,8 @@ def encode(
         >>> found.names, found.states[:3].tolist(), found.lengths
         (('a', 'b', 'c'), [1, 0, 2], (120,))
     """
-    if max_states is not None and not (type(max_states) is int and 2 <= max_states <= MAX_STATES):
-        raise ValueError(f"max_states is {shown(max_states)}, expected an integer from 2 to {MAX_STATES}")
-    check_limit(limit)
+    check_count("max_states", max_states, 2, MAX_STATES)
+    check_count("limit", limit)
     if type(relabel) is not bool:
         raise ValueError(f"relabel is {shown(relabel)}, expected True or False")
     if relabel and alphabet is not None:

@@ -15,7 +15,7 @@ from mechmarkov.safe.file import check_regular
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources.estimation import tables, texts
 from mechmarkov.sources.estimation.choices import OptionError
-from mechmarkov.sources.estimation.sequences import MAX_TOKENS, check_limit
+from mechmarkov.sources.estimation.sequences import MAX_TOKENS, check_count
 from mechmarkov.utils.text import printable, shown
 
 KINDS = "a text, .csv, .tsv, .parquet, .npy or, with dtype, .bin"
@@ -53,7 +53,7 @@ def read(
         raise ValueError(f"unit is {shown(unit)}, expected 'character' or 'word'")
     if lines is not None and type(lines) is not bool:
         raise ValueError(f"lines is {shown(lines)}, expected True or False")
-    check_limit(limit)
+    check_count("limit", limit)
     of_text, of_table = {"unit": unit, "lines": lines}, {"column": column, "sequence": sequence}
     suffix = path.suffix.lower()
     is_table = suffix in tables.SUFFIXES

@@ -24,14 +24,14 @@ Each = Literal["state", "character", "word"]
 Symbols = Shaped[np.ndarray, " token"]  # int64, or texts as objects
 
 
-def check_limit(limit: Any) -> None:
-    """Refuse what is not a number of states.
+def check_count(name: str, value: Any, least: int = 1, most: int = MAX_TOKENS) -> None:
+    """Refuse an option that is neither None nor an integer within bounds.
 
     Raises:
         ValueError: Naming it.
     """
-    if limit is not None and not (type(limit) is int and 1 <= limit <= MAX_TOKENS):
-        raise ValueError(f"limit is {shown(limit)}, expected an integer from 1 to {MAX_TOKENS}")
+    if value is not None and not (type(value) is int and least <= value <= most):
+        raise ValueError(f"{name} is {shown(value)}, expected an integer from {least} to {most}")
 
 
 def sequences_of(tokens: Any, each: Any) -> Iterable[tuple[str, Any]]:

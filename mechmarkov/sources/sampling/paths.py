@@ -195,3 +195,36 @@ def _composed(
     path[:, 0::2] = even.gather(2, before_even[:, :, None])[:, :, 0]
     path[:, 1::2] = after_odd
     return path
+
+
+def walk_by_counts(
+    base: Float64[Tensor, "state_from state_to"],
+    u: Float64[Tensor, "batch step"],
+    first: Int64[Tensor, "batch state"],
+) -> Int64[Tensor, "batch state+step"]:
+    """Go on from `first`, in which each state comes once, by a step for each uniform number in [0, 1).
+
+    Example:
+        >>> base, u = torch.full((2, 2), 0.5, dtype=torch.float64), torch.tensor([[0.6, 0.4]]).double()
+        >>> walk_by_counts(base, u, torch.tensor([[1, 0]])).tolist()  # laws (1/2, 1/2), then (1/3, 2/3)
+        [[1, 0, 1, 1]]
+    """
+    path = torch.cat([first, torch.empty_like(u, dtype=torch.int64)], 1)
+    loops = loops_for(u.device, u.numel() * len(base))
+    fill = fill_by_counts if loops is None else loops.fill_by_counts_compiled
+    fill(base, u, path)
+    return path
+
+
+def fill_by_counts(
+    base: Float64[Tensor, "state_from state_to"],
+    u: Float64[Tensor, "batch step"],
+    path: Int64[Tensor, "batch position"],
+) -> None:
+    """Fill a path behind its first states, in place, on any device; see `fill_by_counts_compiled`."""
+    n = len(base)
+    counts, one = torch.ones_like(path[:, :n], dtype=torch.float64), torch.ones_like(u[:, :1])
+    for t in range(n, path.shape[1]):
+        law = counts * base[path[:, t - 1]]
+        path[:, t] = draw(cumulative(law), u[:, t - n, None])[:, 0]
+        counts.scatter_add_(1, path[:, t, None], one)
