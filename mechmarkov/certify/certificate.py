@@ -110,9 +110,9 @@ def certify(
         run: A run of a softmax transformer, from `mm.train`, `mm.load` or `mm.Run.from_model`.
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
-        lags: Of the states that a table has: (1,) for the parent, (1, 2) for the last two states, (1, 3) for
-            the parent and the state two in front of it. None for the parent, and of a source whose states
-            depend on another lag for that lag too.
+        lags: The lags of the states that a table has: (1,) for the parent, (1, 2) for the last two states,
+            (1, 3) for the parent and the state two in front of it. None for the parent, and of a source whose
+            states depend on another lag for that lag too.
         step: A training step the run has kept, -1 for the last.
         seconds: Budget of the bounds; of what is left of it a search for the worst sequence, where there are
             none. Each tries something once.

@@ -287,7 +287,7 @@ class Case:
         return ends
 
     def box(self, basis: np.ndarray, multipliers: np.ndarray) -> Form:
-        """What heads write, in a box whose axes are the symbols."""
+        """A box around what heads write, whose axes are the symbols."""
         value, d = self.value, len(basis)
         add = self.heads_add(value, np.concatenate([basis.T, -basis.T]), multipliers)
         low, high = -add[d:], add[:d]

@@ -16,7 +16,6 @@ stores a table and multipliers; everything else is computed here from the weight
 """
 
 import math
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -55,18 +54,19 @@ def around(case: Case, basis: np.ndarray, multipliers: np.ndarray, cuts: np.ndar
     return Form(after.u, mid, slope, rest.max(0)).folded(n)
 
 
-def cases(contexts: Any, parents: Any, read: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+def cases(contexts: Any, parents: Any, read: int) -> list[tuple[int, tuple[int, ...]]]:
     """The number of each case that a sequence can be in, and its states; n in front of the sequence."""
     n, last = contexts["n_states"], read - contexts["query"]
     places, base = [last + 1 - lag for lag in contexts["lags"]], n + (len(contexts["lags"]) > 1)
-    first = min(at for at in places if at >= 0)
+    first, reachable = min(at for at in places if at >= 0), []
     for states in product(*[range(n) if at >= 0 else [n] for at in places]):
         fixed, reached = dict(zip(places, states, strict=True)), parents[first]
         for at in range(first, last + 1):
             reached = np.array(contexts["transitions"])[reached].any(0) if at > first else reached
             reached = reached & (np.arange(n) == fixed.get(at, np.arange(n)))
         if reached.any():
-            yield sum(state * base**i for i, state in enumerate(states)), states
+            reachable.append((sum(state * base**i for i, state in enumerate(states)), states))
+    return reachable
 
 
 def by_norm(c: Any, w: dict[str, np.ndarray], u: float) -> float:
@@ -125,7 +125,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     start, transitions = np.array(contexts["start"]), np.array(contexts["transitions"])
     reads = [c.n_ctx - 1] if query or run.objective.read == "last" else list(range(c.n_ctx))
     lags = contexts["lags"]
-    if (contexts["reads"], contexts["query"], contexts["n_states"], lags[0]) != (reads, query, n, 1):
+    if (contexts["reads"], contexts["query"], contexts["n_states"], lags[:1]) != (reads, query, n, [1]):
         raise ValueError("the proof is about other positions or states than the run")
     every = start.all() and transitions.all()
     if not every and (source.redraws or (source.P > 0)[~transitions].any() or (source.pi > 0)[~start].any()):

@@ -53,7 +53,7 @@ def read_off(bounds: Bounds, name: str | None, lags: Sequence[int] = (1,)) -> It
     Args:
         bounds: The model's.
         name: "constant", "parent" or "row"; None for all that the bounds allow.
-        lags: Of the states that a table has, as in the contexts of the bounds.
+        lags: The lags of the states that a table has, as in the contexts of the bounds.
     """
     log_odds, exists, (_, every, n, _) = bounds.reached, bounds.exists, bounds.log_odds.shape
     rows = [

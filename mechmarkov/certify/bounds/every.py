@@ -136,7 +136,7 @@ def bounds(
     for i, case in np.argwhere(exists).tolist():
         if time.monotonic() > end:
             raise TimeoutError(
-                f"{seconds:g} s were enough for {len(envelopes)} of {exists.sum()} positions and cases"
+                f"{seconds:g} s were enough for {len(envelopes)} of {exists.sum()} positions and parents"
             )
         envelopes[i, case] = bound(i, case, COARSE)
     if basis is not None:
