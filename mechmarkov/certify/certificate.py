@@ -15,12 +15,13 @@ from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.bounds.every import Bounds, bounds, counted, why_no_bounds
 from mechmarkov.certify.bounds.layer import Layer
 from mechmarkov.certify.choose import read_off, smallest, worst_contexts
-from mechmarkov.certify.contexts import Contexts
+from mechmarkov.certify.contexts import Contexts, cases, n_cases
 from mechmarkov.certify.programs import READ_OFF, Program, from_rows, from_source, middle, of_table
 from mechmarkov.certify.search import Judge, WorstSeen, largest, largest_of_all, search
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs.run import Run
+from mechmarkov.sources import LaggedChain
 from mechmarkov.theory.kernel import FLOOR, kl
 from mechmarkov.utils.errors import list_of, number_of
 from mechmarkov.utils.text import at_most, shown
@@ -30,6 +31,7 @@ SEARCHED_TOKENS: Final = 1 << 20
 DRAWN = 64  # sequences of the source: where a search starts, and what is seen besides
 CHECKED = 256  # of the worst contexts that bounds name, those that the model itself is run on
 DRAW_SEED = 0x7C0FFEE
+MOST_CASES: Final = 1024  # of the states at all lags of a table
 
 Rows = Sequence[Sequence[float]]
 Histories = Int[np.ndarray, "batch known_position"]
@@ -96,6 +98,7 @@ def certify(
     run: Run,
     program: str | Rows | None = None,
     *,
+    lags: Sequence[int] | None = None,
     step: int = -1,
     seconds: float = SECONDS,
     unit: float = FLOAT32,
@@ -107,6 +110,9 @@ def certify(
         run: A run of a softmax transformer, from `mm.train`, `mm.load` or `mm.Run.from_model`.
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
+        lags: The lags of the states that a table has: (1,) for the parent, (1, 2) for the last two states,
+            (1, 3) for the parent and the state two in front of it. None for the parent, and of a source whose
+            states depend on another lag for that lag too.
         step: A training step the run has kept, -1 for the last.
         seconds: Budget of the bounds; of what is left of it a search for the worst sequence, where there are
             none. Each tries something once.
@@ -132,13 +138,14 @@ def certify(
     if program is not None and not isinstance(program, str):  # a table may be an array
         program = list_of("program", program, "a name, or a table with a row for each state")
     contexts, given = Contexts.of(run.source, run.objective, run.config), _given(run, program)
+    contexts = replace(contexts, lags=_lags(run, program, lags))
     decoder = run.model(step).double() if unit == EXACT else run.model(step)
     layer = Layer(run.config, _finite_weights(decoder), unit)
     model = _Model(run, decoder, layer, contexts, _drawn(run, contexts))
     bounded, why = _bounds(model, run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None
-        options = [(made, one) for one in bounded for made in read_off(one, name)]
+        options = [(made, one) for one in bounded for made in read_off(one, name, contexts.lags)]
     else:
         options = [(given, one) for one in bounded if given.is_table and one.kind != "counts"]
     certificate = _with_bounds(model, options, tokens) if options else None
@@ -258,6 +265,33 @@ def _given(run: Run, program: str | Rows | None) -> Program | None:
     return from_rows(program, run.source.n_states)
 
 
+def _lags(run: Run, program: str | Rows | None, lags: Sequence[int] | None) -> tuple[int, ...]:
+    """Returns the lags of a table.
+
+    Raises:
+        ValueError: They are not lags that the model can read, or the program has no such table.
+    """
+    whole = program is None or program in ("constant", "parent")
+    if lags is None:
+        own = run.source.lag if isinstance(run.source, LaggedChain) else 1
+        return (1, own) if whole and 1 < own <= run.config.n_ctx - run.objective.query else (1,)
+    given, most = list_of("lags", lags, "numbers from 1 that begin with 1"), run.config.n_ctx
+    whole_numbers = all(isinstance(lag, int) and not isinstance(lag, bool) for lag in given)
+    if not whole_numbers or given[:1] != [1] or given != sorted(set(given)) or given[-1] > most:
+        raise ValueError(f"lags is {shown(lags)}, expected ascending lags from 1 to {most} that begin with 1")
+    if given != [1] and not whole:
+        raise ValueError(
+            f"program is {shown(program)}, which looks at the parent only: lags {shown(lags)} are for "
+            "the programs constant and parent"
+        )
+    if n_cases(run.source.n_states, given) > MOST_CASES:
+        raise ValueError(
+            f"lags has {len(given)} entries, expected fewer: {run.source.n_states} states have more than "
+            f"{MOST_CASES} cases there"
+        )
+    return tuple(given)
+
+
 def _bounds(
     model: _Model, objective: Objective, program: str | Rows | None, seconds: float
 ) -> tuple[list[Bounds], str | None]:
@@ -265,7 +299,7 @@ def _bounds(
     layer, contexts, softmax = model.layer, model.contexts, objective.kind == "cross_entropy"
     if (why := why_no_bounds(layer.config, contexts.n_states, softmax, objective.query)) is not None:
         return [], why
-    if program is None or program == "row":
+    if contexts.lags == (1,) and (program is None or program == "row"):
         by_counts = "a softmax reads the scores" if softmax else counted(layer, contexts)
         if isinstance(by_counts, Bounds):
             return [by_counts], None
@@ -306,9 +340,9 @@ def _by_samples(model: _Model, name: object) -> Program:
     if name is None:
         return min(predictors, key=lambda one: float(kl(one.rule(drawn)[:, known], predicted).mean()))
     logs = np.log(np.maximum(predicted, FLOOR)).reshape(-1, n)
-    parents, table = drawn[:, known].ravel(), np.full((n, n), 1 / n)
-    for parent in range(n):
-        here = logs[parents == parent] if name == "parent" else logs
+    of_drawn, table = cases(drawn, n, contexts.lags)[:, known].ravel(), np.full((contexts.n_cases, n), 1 / n)
+    for case in range(contexts.n_cases):
+        here = logs[of_drawn == case] if name == "parent" else logs
         if len(here):
-            table[parent] = middle(here[:, :, None] - here[:, None])
-    return of_table(str(name), table, numbers=n if name == "constant" else n * n)
+            table[case] = middle(here[:, :, None] - here[:, None])
+    return of_table(str(name), table, n if name == "constant" else table.size, contexts.lags)

@@ -227,12 +227,12 @@ class Model:
 
 
 class Case:
-    """One position and parent: the contexts that it stands for, and what attention gives them."""
+    """One position and the states at some lags: what contexts these are, and what attention gives them."""
 
-    def __init__(self, model: Model, contexts: Any, read: int, parent: int) -> None:
+    def __init__(self, model: Model, contexts: Any, read: int, *states: int) -> None:
         n, query, tokens = contexts["n_states"], contexts["query"], np.arange(model.c.d_vocab)
-        self.model, self.where = model, f"at position {read} after state {parent}"
-        token = len(tokens) - 1 if query else parent
+        self.model, self.where = model, f"at position {read} after state {', '.join(map(str, states))}"
+        token = len(tokens) - 1 if query else states[0]
         self.weight, value = model.attention(read, token), model.written[:, : read + 1]
         self.own, self.base = model.stream[read, token], model.base[read, token]
         # Exponentials that underflow are off by a share of the largest.
@@ -241,7 +241,9 @@ class Case:
         self.allowed, self.transitions = np.tile(tokens < n, (read + 1, 1)), np.ones((len(tokens),) * 2, bool)
         self.allowed[0, :n] &= contexts["start"]
         self.allowed[read] = (tokens == token) & (self.allowed[read] | query)
-        self.allowed[read - 1 : read] &= (tokens == parent) | (not query)
+        for state, lag in zip(states, contexts["lags"], strict=False):  # the parent, and others of a case
+            if read - query >= lag - 1:
+                self.allowed[read - query - lag + 1] &= tokens == state
         self.transitions[:n, :n] = contexts["transitions"]
 
     def largest_sum(self, gain: np.ndarray) -> np.ndarray:
@@ -285,7 +287,7 @@ class Case:
         return ends
 
     def box(self, basis: np.ndarray, multipliers: np.ndarray) -> Form:
-        """What heads write, in a box whose axes are the symbols."""
+        """A box around what heads write, whose axes are the symbols."""
         value, d = self.value, len(basis)
         add = self.heads_add(value, np.concatenate([basis.T, -basis.T]), multipliers)
         low, high = -add[d:], add[:d]

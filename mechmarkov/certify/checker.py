@@ -54,6 +54,21 @@ def around(case: Case, basis: np.ndarray, multipliers: np.ndarray, cuts: np.ndar
     return Form(after.u, mid, slope, rest.max(0)).folded(n)
 
 
+def cases(contexts: Any, parents: Any, read: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The number of each case that a sequence can be in, and its states; n in front of the sequence."""
+    n, last = contexts["n_states"], read - contexts["query"]
+    places, base = [last + 1 - lag for lag in contexts["lags"]], n + (len(contexts["lags"]) > 1)
+    first, reachable = min(at for at in places if at >= 0), []
+    for states in product(*[range(n) if at >= 0 else [n] for at in places]):
+        fixed, reached = dict(zip(places, states, strict=True)), parents[first]
+        for at in range(first, last + 1):
+            reached = np.array(contexts["transitions"])[reached].any(0) if at > first else reached
+            reached = reached & (np.arange(n) == fixed.get(at, np.arange(n)))
+        if reached.any():
+            reachable.append((sum(state * base**i for i, state in enumerate(states)), states))
+    return reachable
+
+
 def by_norm(c: Any, w: dict[str, np.ndarray], u: float) -> float:
     """-log of the least probability: a normalised stream is no longer than sqrt(d) (Cauchy and Schwarz)."""
     d, W_U = c.d_model, w["embed.W_E"][: c.d_vocab_out].T if c.tied else w["unembed.W_U"]
@@ -109,7 +124,8 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     query, u, n = run.objective.query, UNITS[proof["arithmetic"]], source.n_states
     start, transitions = np.array(contexts["start"]), np.array(contexts["transitions"])
     reads = [c.n_ctx - 1] if query or run.objective.read == "last" else list(range(c.n_ctx))
-    if (contexts["reads"], contexts["query"], contexts["n_states"]) != (reads, query, n):
+    lags = contexts["lags"]
+    if (contexts["reads"], contexts["query"], contexts["n_states"], lags[:1]) != (reads, query, n, [1]):
         raise ValueError("the proof is about other positions or states than the run")
     every = start.all() and transitions.all()
     if not every and (source.redraws or (source.P > 0)[~transitions].any() or (source.pi > 0)[~start].any()):
@@ -120,7 +136,7 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
     kinds = ["layers" if c.n_layers > 1 else "relaxed"] * (softmax and known)
     kinds += ["norm"] * (softmax and normed)
     if known and c.attn_only and not normed and c.n_layers == 1:
-        kinds += ["logits"] if softmax else ["raw scores", "counts"]
+        kinds += ["logits"] if softmax else ["raw scores"] + ["counts"] * (len(lags) == 1)
     if kind not in kinds:
         raise ValueError(f"the proof is of {kind}, which this model does not give")
     weights = {name: x.double().numpy() for name, x in run.model(proof["step"]).state_dict().items()}
@@ -131,7 +147,8 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
         worst, reads = np.array([by_norm(c, weights, u), np.inf, np.inf, np.inf]), []
     else:
         table = np.array(proof["table"], dtype=np.float64)
-        if table.shape != (n, n) or not (table >= 0).all() or not (np.abs(table.sum(1) - 1) < 1e-12).all():
+        rows = n if len(lags) == 1 else (n + 1) ** len(lags)
+        if table.shape != (rows, n) or not (table >= 0).all() or not (np.abs(table.sum(1) - 1) < 1e-12).all():
             raise ValueError("the table of the proof has no law for each state")
     stored = {name: np.array(values, dtype=np.float64) for name, values in proof["stored"].items()}
     basis, closed = stored.pop("basis", None), stored.pop("closed", np.zeros((0, 4)))
@@ -146,12 +163,12 @@ def verify(proof: dict[str, Any], run: Any) -> dict[str, float]:
         stream = behind(Model(c, weights, u, stream, i), contexts, parents, *boxes)
     model: Any = Model(c, weights, u, stream, c.n_layers - 1) if kind != "norm" else None
     for i, read in enumerate(reads):
-        for parent in np.flatnonzero(parents[read - query]).tolist():
-            own = {name: values[i, parent] for name, values in stored.items()} | {"basis": basis}
-            own["closed"] = closed[(closed[:, :2] == (i, parent)).all(1), 2:]
-            odds = bound(Case(model, contexts, read, parent), own)
+        for case, states in cases(contexts, parents, read):
+            own = {name: values[i, case] for name, values in stored.items()} | {"basis": basis}
+            own["closed"] = closed[(closed[:, :2] == (i, case)).all(1), 2:]
+            odds = bound(Case(model, contexts, read, *states), own)
             np.fill_diagonal(odds, 0.0)
-            worst = np.maximum(worst, in_nats(odds, table[parent], kind == "counts"))
+            worst = np.maximum(worst, in_nats(odds, table[case], kind == "counts"))
     names = ("worst_kl", "log_ratio_below", "log_ratio_above", "logit_error")
     follows = dict(zip(names, worst.tolist(), strict=True))
     for name, value in follows.items():

@@ -23,12 +23,12 @@ class Worst:
     """The most that a program can be off, in any context.
 
     Attributes:
-        kl: KL(program ‖ model) by position and parent (nats); 0 where there is no context.
+        kl: KL(program ‖ model) by position and case (nats); 0 where there is no context.
         log_ratio: The smallest and the largest `log(model / program)` of a possible state.
         logit_error: The largest error of the log odds of two states.
     """
 
-    kl: Float[np.ndarray, "read parent"]
+    kl: Float[np.ndarray, "read case"]
     log_ratio: tuple[float, float]
     logit_error: float
 
@@ -47,28 +47,28 @@ def _worst_of(program: Program, bounds: Bounds) -> Worst:
     return Worst(nats.largest_kl(log_odds, law) * where, ratio, error)
 
 
-def read_off(bounds: Bounds, name: str | None) -> Iterator[Program]:
+def read_off(bounds: Bounds, name: str | None, lags: Sequence[int] = (1,)) -> Iterator[Program]:
     """Yields the programs of a name, or all, that are the middle of what the model does.
 
     Args:
         bounds: The model's.
         name: "constant", "parent" or "row"; None for all that the bounds allow.
+        lags: The lags of the states that a table has, as in the contexts of the bounds.
     """
-    log_odds, exists, n = bounds.reached, bounds.exists, bounds.log_odds.shape[1]
+    log_odds, exists, (_, every, n, _) = bounds.reached, bounds.exists, bounds.log_odds.shape
     rows = [
-        middle(log_odds[exists[:, parent], parent]) if exists[:, parent].any() else None
-        for parent in range(n)
+        middle(log_odds[exists[:, case], case]) if exists[:, case].any() else None for case in range(every)
     ]
-    missing = [row is None and bool(exists[:, parent].any()) for parent, row in enumerate(rows)]
+    missing = [row is None and bool(exists[:, case].any()) for case, row in enumerate(rows)]
     table = np.array([np.full(n, 1 / n) if row is None else row for row in rows])
     if bounds.kind == "counts":
         if name in (None, "row") and not any(missing):
             yield of_table("row", table, numbers=n * n)
         return
     if name in (None, "constant") and (one := middle(log_odds[exists])) is not None:
-        yield of_table("constant", np.tile(one, (n, 1)), numbers=n)
+        yield of_table("constant", np.tile(one, (every, 1)), n, lags)
     if name in (None, "parent") and not any(missing):
-        yield of_table("parent", table, numbers=n * int(exists.any(0).sum()))
+        yield of_table("parent", table, n * int(exists.any(0).sum()), lags)
 
 
 def smallest(options: Sequence[tuple[Program, Bounds]]) -> tuple[Program, Bounds, Worst]:
@@ -93,11 +93,11 @@ def worst_contexts(
     assert program.table is not None
     length, at = contexts.reads[-1] + 1 - contexts.query, np.zeros(len(contexts.reads))
     ranked: list[tuple[float, np.ndarray]] = []
-    for (i, parent), one in bounds.envelopes.items():
+    for (i, case), one in bounds.envelopes.items():
         if not len(one.scores):
             continue
         predicted = objective.predict(torch.from_numpy(one.scores)).numpy()
-        off = np.maximum(kl(program.table[parent], predicted), 0.0)
+        off = np.maximum(kl(program.table[case], predicted), 0.0)
         at[i] = max(at[i], float(off.max()))
         ranked.append((float(off.max()), one.worst[off.argmax()]))
     ranked.sort(key=lambda pair: -pair[0])

@@ -5,11 +5,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
+from mechmarkov.certify.contexts import n_cases
 from mechmarkov.runs.run import Run
 from mechmarkov.utils.config import Fields, Integer, Number, Truth
 from mechmarkov.utils.errors import one_line
 from mechmarkov.utils.text import printable, shown
 
+MOST_LAGS = 8
 MOST_PIECES = 1024  # of a box; a search takes 256
 
 
@@ -21,6 +23,7 @@ class Contexts(Fields):
     start: list[Truth]
     transitions: list[list[Truth]]
     query: Truth
+    lags: list[Integer]
 
 
 class Bounds(Fields):
@@ -88,13 +91,17 @@ def check_shapes(proof: dict[str, Any], run: Run) -> None:
         ValueError: One line that names the field, its shape and what was expected.
     """
     c, n, contexts, stored = run.config, run.source.n_states, proof["contexts"], proof["stored"]
+    lags = contexts["lags"]
+    if lags[:1] != [1] or lags != sorted(set(lags)) or lags[-1] > c.n_ctx or len(lags) > MOST_LAGS:
+        raise ValueError(f"contexts.lags is {shown(lags)}, expected ascending lags that begin with 1")
+    rows = n_cases(n, lags)
     if (table := proof["table"]) is not None:
-        _expect("table", np.shape(_array("table", table)), (n, n))
+        _expect("table", np.shape(_array("table", table)), (rows, n))
     elif proof["kind"] != "norm":
         raise ValueError("table is None, expected a law for each state")
     _expect("contexts.start", np.shape(contexts["start"]), (n,))
     _expect("contexts.transitions", np.shape(_array("contexts.transitions", contexts["transitions"])), (n, n))
-    case, out, d, heads = (len(contexts["reads"]), n), c.d_vocab_out, c.d_model, c.n_heads
+    case, out, d, heads = (len(contexts["reads"]), rows), c.d_vocab_out, c.d_model, c.n_heads
     pairs = out * (out - 1)
     of_kind: dict[str, dict[str, tuple[int, ...]]] = {
         "logits": {"multipliers": (*case, pairs, heads)},
@@ -113,8 +120,8 @@ def check_shapes(proof: dict[str, Any], run: Run) -> None:
     }
     expected = of_kind.get(proof["kind"], {})
     if proof["kind"] in ("relaxed", "layers") and "closed" in stored:
-        rows = _array("stored.closed", stored["closed"])
-        expected |= {"closed": (len(rows) if rows.ndim else 0, 5 + d + heads)}
+        closed = _array("stored.closed", stored["closed"])
+        expected |= {"closed": (len(closed) if closed.ndim else 0, 5 + d + heads)}
     if set(stored) != set(expected):
         names = [", ".join(sorted(known)) or "nothing" for known in (stored, expected)]
         raise ValueError(f"stored has {printable(names[0], 200)}, expected {names[1]}")

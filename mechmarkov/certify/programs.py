@@ -1,7 +1,8 @@
 """What a model is compared with: a table of the parent, one row for all, or its row times the counts.
 
-The parent is the last state that is known. A table may be read off the model: then it is the middle of the
-log odds that the model gives in any context, the table whose odds are least wrong in the worst case.
+The parent is the last state that is known; a table may have states at further lags too. A table may be read
+off the model: then it is the middle of the log odds that the model gives in any context, the table whose odds
+are least wrong in the worst case.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float
 
+from mechmarkov.certify.contexts import cases
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.rows import as_law, normalised
 from mechmarkov.theory import context_conditioned
@@ -23,7 +25,7 @@ from mechmarkov.utils.text import shown
 READ_OFF: Final = ("constant", "parent", "row")  # in the order of their size
 BY_SOURCE: Final = ("uniform", "unigram", "bigram")  # tables of the parent, where the source does not redraw
 
-Table = Float[np.ndarray, "parent state"]
+Table = Float[np.ndarray, "case state"]
 Pairs = Float[np.ndarray, "*lead state_to state_against"]
 
 
@@ -33,8 +35,8 @@ class Program:
 
     Attributes:
         name: `constant`, `parent`, `row`, the name of an exact predictor, or `table`.
-        table: The law after each parent; of `row` what the counts are multiplied with. None for a predictor
-            that sees more than the parent.
+        table: The law after each parent, or in each case of several lags; of `row` what the counts are
+            multiplied with. None for a predictor that sees more than the parent.
         numbers: How many the program has, where they were read off the model; else 0.
         rule: From the known states `[batch, position]` to the law after each.
     """
@@ -50,19 +52,20 @@ class Program:
         return self.table is not None and self.name != "row"
 
 
-def of_table(name: str, table: Table, numbers: int = 0) -> Program:
-    """A program that looks the parent up, or with the name "row" multiplies its row with the counts.
+def of_table(name: str, table: Table, numbers: int = 0, lags: Sequence[int] = (1,)) -> Program:
+    """A program that looks the case up, or with the name "row" multiplies the parent's row with the counts.
 
     Example:
         >>> of_table("table", np.array([[0.9, 0.1], [0.4, 0.6]])).rule(np.array([[0, 1]])).tolist()
         [[[0.9, 0.1], [0.4, 0.6]]]
     """
-    rule = partial(context_conditioned.next_laws, base=table) if name == "row" else partial(_look_up, table)
+    look_up = partial(_look_up, table, lags)
+    rule = partial(context_conditioned.next_laws, base=table) if name == "row" else look_up
     return Program(name, table, numbers, rule)
 
 
-def _look_up(table: Table, tokens: Tokens) -> NextLaws:
-    return table[tokens]
+def _look_up(table: Table, lags: Sequence[int], tokens: Tokens) -> NextLaws:
+    return table[cases(tokens, table.shape[1], lags)]
 
 
 def middle(log_odds: Pairs) -> Float[np.ndarray, " state"] | None:

@@ -63,6 +63,7 @@ def proof_of(certificate: Certificate, step: int) -> dict[str, Any]:
             "start": contexts.start.tolist(),
             "transitions": contexts.transitions.tolist(),
             "query": contexts.query,
+            "lags": list(contexts.lags),
         },
         "claims": {name: _claimed(value) for name, value in bound.items()},
         "seen": {"nats": seen.nats, "position": contexts.reads[seen.read], "sequence": seen.history.tolist()},

@@ -1,6 +1,7 @@
 """A certificate in words."""
 
 import math
+from collections.abc import Sequence
 
 from mechmarkov.certify.bounds.ball import FLOAT32
 from mechmarkov.certify.certificate import Certificate
@@ -11,7 +12,7 @@ MOST_COUNTED = 1_000_000  # sequences whose number is written out
 
 PROGRAMS = {
     "constant": "one law for all contexts ({numbers} numbers)",
-    "parent": "a {numbers}-number table of the parent",
+    "parent": "a {numbers}-number table of {states}",
     "row": "counts of states times the parent's row ({numbers} numbers)",
     "table": "the given table of the parent",
     "uniform": "the uniform law",
@@ -47,14 +48,20 @@ def number_of(contexts: Contexts) -> str:
     return f"about 10^{len(str(count)) - 1}"
 
 
-def program_in_words(name: str, numbers: int) -> str:
-    """Returns what a program is, with how many numbers it has.
+def program_in_words(name: str, numbers: int, lags: Sequence[object] = (1,)) -> str:
+    """Returns what a program is, with how many numbers it has, and the lags of the states that it looks at.
 
     Example:
         >>> program_in_words("parent", 36)
         'a 36-number table of the parent'
+        >>> program_in_words("parent", 36, (1, 2)), program_in_words("parent", 36, (1, 3))
+        ('a 36-number table of the last 2 states', 'a 36-number table of the states at lags 1 and 3')
     """
-    return PROGRAMS.get(name, f"the exact predictor {name}").format(numbers=numbers)
+    *most, last = [str(lag) for lag in lags]
+    states = "the parent" if not most else f"the states at lags {', '.join(most)} and {last}"
+    if most and [*most, last] == [str(i + 1) for i in range(len(lags))]:
+        states = f"the last {len(lags)} states"
+    return PROGRAMS.get(name, f"the exact predictor {name}").format(numbers=numbers, states=states)
 
 
 def sentences(certificate: Certificate) -> list[str]:
@@ -67,7 +74,7 @@ def sentences(certificate: Certificate) -> list[str]:
         'Only the final norm is used: KL(any program ‖ model) is at most 6.81 nats.'
     """
     program, seen, bounds = certificate.program, certificate.seen, certificate.bounds
-    called = program_in_words(program.name, program.numbers)
+    called = program_in_words(program.name, program.numbers, certificate.contexts.lags)
     which = "of its states" if not certificate.contexts.is_exact else "that the source can give"
     worst_kl = certificate.worst_kl
     if bounds is None or worst_kl is None or certificate.worst_log_ratio is None:

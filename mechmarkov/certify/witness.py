@@ -79,6 +79,11 @@ def _program(proof: dict[str, Any], run: Run) -> Program:
     table = np.zeros(0) if proof["table"] is None else np.array(proof["table"], dtype=np.float64)
     laws = table.ndim == 2 and (table >= 0).all() and (np.abs(table.sum(1) - 1) < 1e-12).all()
     same = table[:1] if name == "constant" else table if named is None else named.table
-    if not laws or same is None or not (np.abs(table - same) <= SAME).all():
+    if (
+        not laws
+        or same is None
+        or np.shape(same)[0] not in (1, len(table))
+        or not (np.abs(table - same) <= SAME).all()
+    ):
         raise ValueError(f"table is not that of the program {name!r}")
-    return of_table(name, table)
+    return of_table(name, table, lags=proof["contexts"]["lags"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mechmarkov.cli._options import EXAMPLE, JSON, PATH, STEP, Finite, paths, print_json, run_of
+from mechmarkov.cli._options import EXAMPLE, JSON, PATH, STEP, Finite, integers_of, paths, print_json, run_of
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import reason
 
@@ -20,6 +20,11 @@ NUMBERS = ("tier", "worst_kl", "worst_log_ratio", "worst_logit_error", "why")
     "--program",
     metavar="NAME|TABLE",
     help="constant, parent, row, an exact predictor, or a table ([[…], …] or its file).  [the smallest near]",
+)
+@click.option(
+    "--lags",
+    metavar="N,…",
+    help="Lags of the states that a table looks at: 1,2 for the last two.  [1, and that of a lagged chain]",
 )
 @STEP
 @click.option(
@@ -37,6 +42,7 @@ def certify(
     run: str | None,
     example: str | None,
     program: str | None,
+    lags: str | None,
     step: int,
     seconds: float | None,
     arithmetic: str,
@@ -60,6 +66,8 @@ def certify(
     check_replaces_proof(out)
     held = int(loaded.steps[-1]) if step == -1 else step
     options: dict[str, Any] = {} if seconds is None else {"seconds": seconds}
+    if lags is not None:
+        options["lags"] = integers_of("--lags", lags, "numbers such as 1,2")
     unit = FLOAT32 if arithmetic == "float32" else EXACT
     found = certify_run(loaded, _program(program), step=held, unit=unit, **options)
     history = [str(loaded.source.labels[state]) for state in found.seen.history]

@@ -53,10 +53,11 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     worst, last = scores["worst_kl"], last_model(data)
     seen = float(last["worst_kl_seen"])
     beside = [
-        Condition("certified program", value=float(data.attrs["numbers"]), words=(data.attrs["program"],)),
+        Condition("certified program", value=float(data.attrs["numbers"]),
+                  words=(data.attrs["program"], *map(str, np.atleast_1d(data.attrs["lags"])))),
         Condition("sequences", bool(data.attrs["is_exact"]), words=(data.attrs["sequences"],)),
         Condition("largest seen", value=seen, unit="nats"),
-    ]
+    ]  # fmt: skip
     if not isinstance(worst.value, float):
         why = Condition("no bound", words=(data.attrs["why"],))
         return [Claim((MODEL,), "is_bounded", (data.attrs["program"],), None, None, unit="nats",

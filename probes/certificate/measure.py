@@ -31,7 +31,8 @@ def measure(subject: Subject) -> xr.Dataset:
         where a sum over few sequences gives it; `mean_reverse_kl` and its bound: the same of
         E[KL(model ‖ program)]; `seconds`; `tier`: 1, 1.5 for `1b`, 2, 3 for `norm`, 0 without a bound;
         `kl_at`, `seen_at` [.., position]: the bound (`Certificate.kl_at`) and the largest seen at each;
-        and of the last step: `table` [state_from, state_to] (probability; NaN unless the program is a table),
+        and of the last step: `table` [state_from, state_to] (probability; NaN unless the program is a table;
+        of several lags [case, state_to], the parent's digit the lowest),
         the worst prediction that was seen: `witness` [token] (states), `witness_program` and `witness_model`
         [state_to] (probability), `witness_attention` [layer, head, query, key] where there are attention
         weights.
@@ -63,6 +64,7 @@ def measure(subject: Subject) -> xr.Dataset:
         labels=list(subject.source.labels),
         program=certificate.program.name,
         numbers=certificate.program.numbers,
+        lags=list(certificate.contexts.lags),
         tier=certificate.tier,
         why=certificate.why or "",
         why_no_mean=of_last.why or "",
@@ -122,7 +124,8 @@ def _witness(subject: Subject, certificate: Certificate) -> Variables:
     known = read + 1 - contexts.query
     n = contexts.n_states
     table = np.full((n, n), np.nan) if program.table is None else program.table
-    shown = variables("probability", ("state_from", "state_to"), table=table)
+    row = "state_from" if len(contexts.lags) == 1 else "case"
+    shown = variables("probability", (row, "state_to"), table=table)
     shown |= variables("state", "token", witness=history[max(0, known - SHOWN) : known])
     predicted = judge.predictions(history[None])[0, seen.read]
     shown |= variables("probability", "state_to", witness_model=predicted)

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from probing_cases import CHAIN, RAW_LOG, SHAPES, config_of, randomise, run_of
+from probing_cases import CHAIN, MLP, RAW_LOG, SHAPES, config_of, randomise, run_of
 
 from mechmarkov.certify import certify, proof_of
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
@@ -17,6 +17,7 @@ from mechmarkov.sources import Chain
 from mechmarkov.theory.kernel import kl
 
 SOFTMAX, RAW = Objective(), Objective(kind="raw_log", read="last")
+POSITIONS = ("standard", "relative_bias", "alibi", "relative", "shortformer", "rotary", "none")
 ROUNDING = {EXACT: torch.float64, FLOAT32: torch.float32}
 ROOM = 1 + 1e-9  # our own rounding of what was seen in float64
 
@@ -50,6 +51,43 @@ def small_run(rng):
     if objective.kind == "raw_log" and rng.random() < 0.8:  # scores above 0 everywhere
         run.states["unembed.b_U"] += 6.0
     return run
+
+
+def deep(shape="LN and MLP", **changes):
+    """A random model of two layers, whose weights are small enough to be bounded."""
+    own = {"n_layers": 2, "n_ctx": 5, "scale": 0.1, "seed": 0, "source": Chain([[0.7, 0.3], [0.2, 0.8]])}
+    return one_layer(shape, SOFTMAX, **(own | changes))
+
+
+def drawn(rng):
+    """A random model of two or three layers, with any norm, positions and activation, and its chain."""
+    n, norm = int(rng.integers(2, 4)), [None, "LN", "LNPre", "RMS", "RMSPre"][rng.integers(5)]
+    P = rng.random((n, n)) * (rng.random((n, n)) < (0.6 if rng.random() < 0.4 else 1.0))
+    np.fill_diagonal(P, P.diagonal() + 0.1)
+    P += 0.1 * np.roll(np.eye(n), 1, axis=1)  # one closed class
+    changes = {
+        "n_ctx": int(rng.integers(1, 6)),
+        "n_heads": int(rng.integers(1, 3)),
+        "n_layers": int(rng.integers(2, 4)),
+        "d_model": int(rng.integers(3, 7)),
+        "positional_embedding_type": str(rng.choice(POSITIONS)),
+        "eps": float(rng.choice([1e-5, 1e-2])),
+        "use_qk_norm": bool(rng.random() < 0.2),
+        "window": 1 if rng.random() < 0.2 else None,
+    }
+    if changes["positional_embedding_type"] == "rotary":
+        pairs = bool(rng.random() < 0.5)
+        changes |= {"d_head": 4, "rotary_dim": int(rng.choice([2, 4])), "rotary_adjacent_pairs": pairs}
+    if norm is not None:
+        places = {"norm_first": bool(rng.random() < 0.7), "final_norm": bool(rng.random() < 0.6)}
+        changes |= {"normalization_type": norm, **places}
+    if rng.random() < 0.6:
+        changes |= MLP | {"act_fn": str(rng.choice(["relu", "gelu", "gelu_new", "silu"])), "d_mlp": 4}
+        changes["gated_mlp"] = bool(rng.random() < 0.2)
+        changes["parallel_attn_mlp"] = bool(changes.get("norm_first") and rng.random() < 0.2)
+    scale = float(rng.choice([0.1, 0.3, 0.6]))
+    source = Chain(P / P.sum(1, keepdims=True))
+    return deep("plain", seed=int(rng.integers(1 << 30)), scale=scale, source=source, **changes)
 
 
 def layer_of(run, unit=FLOAT32) -> Layer:

@@ -107,7 +107,7 @@ def test_odds_of_one_context_cover_the_checkers(shape, unit):
     bounds, contexts = bounds_of(run, unit), contexts_of(run)
     weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
     model = checker.Model(run.config, weights, unit)
-    stated = {name: getattr(contexts, name) for name in ("n_states", "query", "start", "transitions")}
+    stated = {name: getattr(contexts, name) for name in ("n_states", "query", "start", "transitions", "lags")}
     for parent in range(contexts.n_states):
         own = {name: bounds.stored[name][0, parent] for name in ("multipliers", "cuts")}
         closed = bounds.stored.get("closed", np.zeros((0, 4)))

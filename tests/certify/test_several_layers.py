@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from certify_cases import (
-    SOFTMAX,
     contexts_of,
+    deep,
+    drawn,
     every_history,
     is_within,
     layer_of,
@@ -17,7 +18,6 @@ from certify_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probing_cases import MLP
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import mechmarkov as mm
@@ -31,44 +31,6 @@ from mechmarkov.sources import Chain
 from mechmarkov.utils.text import at_most
 
 UNITS = (EXACT, FLOAT32)
-POSITIONS = ("standard", "relative_bias", "alibi", "relative", "shortformer", "rotary", "none")
-
-
-def deep(shape="LN and MLP", **changes):
-    """A random model of two layers, whose weights are small enough to be bounded."""
-    own = {"n_layers": 2, "n_ctx": 5, "scale": 0.1, "seed": 0, "source": Chain([[0.7, 0.3], [0.2, 0.8]])}
-    return one_layer(shape, SOFTMAX, **(own | changes))
-
-
-def drawn(rng):
-    """A random model of two or three layers, with any norm, positions and activation, and its chain."""
-    n, norm = int(rng.integers(2, 4)), [None, "LN", "LNPre", "RMS", "RMSPre"][rng.integers(5)]
-    P = rng.random((n, n)) * (rng.random((n, n)) < (0.6 if rng.random() < 0.4 else 1.0))
-    np.fill_diagonal(P, P.diagonal() + 0.1)
-    P += 0.1 * np.roll(np.eye(n), 1, axis=1)  # one closed class
-    changes = {
-        "n_ctx": int(rng.integers(1, 6)),
-        "n_heads": int(rng.integers(1, 3)),
-        "n_layers": int(rng.integers(2, 4)),
-        "d_model": int(rng.integers(3, 7)),
-        "positional_embedding_type": str(rng.choice(POSITIONS)),
-        "eps": float(rng.choice([1e-5, 1e-2])),
-        "use_qk_norm": bool(rng.random() < 0.2),
-        "window": 1 if rng.random() < 0.2 else None,
-    }
-    if changes["positional_embedding_type"] == "rotary":
-        pairs = bool(rng.random() < 0.5)
-        changes |= {"d_head": 4, "rotary_dim": int(rng.choice([2, 4])), "rotary_adjacent_pairs": pairs}
-    if norm is not None:
-        places = {"norm_first": bool(rng.random() < 0.7), "final_norm": bool(rng.random() < 0.6)}
-        changes |= {"normalization_type": norm, **places}
-    if rng.random() < 0.6:
-        changes |= MLP | {"act_fn": str(rng.choice(["relu", "gelu", "gelu_new", "silu"])), "d_mlp": 4}
-        changes["gated_mlp"] = bool(rng.random() < 0.2)
-        changes["parallel_attn_mlp"] = bool(changes.get("norm_first") and rng.random() < 0.2)
-    scale = float(rng.choice([0.1, 0.3, 0.6]))
-    source = Chain(P / P.sum(1, keepdims=True))
-    return deep("plain", seed=int(rng.integers(1 << 30)), scale=scale, source=source, **changes)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,9 @@ def test_the_checker_counts_no_more_rounding_than_the_search(unit):
         layer, contexts = layer_of(run, unit), contexts_of(run)
         weights = {name: value.double().numpy() for name, value in run.model().state_dict().items()}
         model = checker.Model(run.config, weights, unit)
-        stated = {name: getattr(contexts, name) for name in ("n_states", "query", "start", "transitions")}
+        stated = {
+            name: getattr(contexts, name) for name in ("n_states", "query", "start", "transitions", "lags")
+        }
         for read in contexts.reads:
             ours = Reading.of(layer, contexts, read, 0, scored=False)
             theirs = checker.Case(model, stated, read, 0)

@@ -29,28 +29,28 @@ COARSE, FINE = (8, 64), (16, 256)
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The distances between the odds of any two states, at each position and after each parent.
+    """The distances between the odds of any two states, at each position and in each case of `Contexts`.
 
     Attributes:
         kind: `logits` or `raw scores` of an attention-only layer, `relaxed` where something stands behind it,
             `layers` where other layers stand in front, `counts` where the odds are those against the counts
             of the states (`counted`).
         unit: Unit roundoff of the evaluations that are covered.
-        exists: Whether any context has that parent there.
+        exists: Whether any context is in that case there.
         log_odds: Upper bounds of `log(q_k / q_l)`; 0 where there is no context.
-        stored: What a proof keeps, each `[read, parent, ...]` but the `basis` of relaxed bounds.
-        envelopes: Those that exist, by position and parent.
+        stored: What a proof keeps, each `[read, case, ...]` but the `basis` of relaxed bounds.
+        envelopes: Those that exist, by position and case.
     """
 
     kind: Kind
     unit: float
-    exists: Bool[np.ndarray, "read parent"]
-    log_odds: Float[np.ndarray, "read parent state_to state_against"]
+    exists: Bool[np.ndarray, "read case"]
+    log_odds: Float[np.ndarray, "read case state_to state_against"]
     stored: dict[str, Float[np.ndarray, "..."]]
     envelopes: dict[tuple[int, int], Envelope]
 
     @property
-    def reached(self) -> Float[np.ndarray, "read parent state_to state_against"]:
+    def reached(self) -> Float[np.ndarray, "read case state_to state_against"]:
         """`log(q_k / q_l)` that contexts reach: the bounds, or what was seen where these are relaxed."""
         if self.kind not in ("relaxed", "layers"):
             return self.log_odds
@@ -116,34 +116,34 @@ def bounds(
     inner: dict[str, np.ndarray] = {}
     if layer.config.n_layers > 1:
         kind, (layer, inner) = "layers", last_layer(layer.config, layer.weights, layer.unit, contexts, end)
-    shape = len(contexts.reads), contexts.n_states
+    shape = len(contexts.reads), contexts.n_cases
     exists = np.array([[contexts.exists(read, i) for i in range(shape[1])] for read in contexts.reads])
     basis = None
     if kind in ("relaxed", "layers"):
-        last, parent = np.argwhere(exists)[-1].tolist()
-        basis = longest_axes(Reading.of(layer, contexts, contexts.reads[last], parent, scored=False))
+        last, case = np.argwhere(exists)[-1].tolist()
+        basis = longest_axes(Reading.of(layer, contexts, contexts.reads[last], case, scored=False))
 
-    def bound(i: int, parent: int, cut: tuple[int, int]) -> Envelope:
+    def bound(i: int, case: int, cut: tuple[int, int]) -> Envelope:
         read = contexts.reads[i]
-        reading = Reading.of(layer, contexts, read, parent, scored=basis is None)
+        reading = Reading.of(layer, contexts, read, case, scored=basis is None)
         if basis is None:
             return envelope.of_logits(reading) if softmax else envelope.of_raw_scores(reading)
-        stream = layer.stream[read, contexts.token(parent)]
+        stream = layer.stream[read, contexts.token(case)]
         made = envelope.of_relaxed(layer, reading, stream, basis, *cut, close=cut == FINE)
         return _in_the_model(made, forward) if inner else made
 
     envelopes: dict[tuple[int, int], Envelope] = {}
-    for i, parent in np.argwhere(exists).tolist():
+    for i, case in np.argwhere(exists).tolist():
         if time.monotonic() > end:
             raise TimeoutError(
                 f"{seconds:g} s were enough for {len(envelopes)} of {exists.sum()} positions and parents"
             )
-        envelopes[i, parent] = bound(i, parent, COARSE)
+        envelopes[i, case] = bound(i, case, COARSE)
     if basis is not None:
         while time.monotonic() < end and (deciding := _deciding(envelopes)):
-            for i, parent in deciding:
+            for i, case in deciding:
                 if time.monotonic() < end:
-                    envelopes[i, parent] = bound(i, parent, FINE)
+                    envelopes[i, case] = bound(i, case, FINE)
     log_odds = np.zeros((*shape, contexts.n_states, contexts.n_states))
     for where, one in envelopes.items():
         log_odds[where] = one.log_odds
@@ -161,7 +161,7 @@ def _in_the_model(envelope: Envelope, forward: Forward | None) -> Envelope:
 def _stored(
     envelopes: dict[tuple[int, int], Envelope], shape: tuple[int, int]
 ) -> dict[str, Float[np.ndarray, "..."]]:
-    """Returns what all keep, as arrays `[read, parent, ...]`; what some have, as rows behind their place."""
+    """Returns what all keep, as arrays `[read, case, ...]`; what some have, as rows behind their place."""
     rows: list[np.ndarray] = []
     stored: dict[str, np.ndarray] = {}
     for where, one in envelopes.items():
@@ -188,7 +188,7 @@ def counted(layer: Layer, contexts: Contexts) -> Bounds | str:
 
 
 def _deciding(envelopes: dict[tuple[int, int], Envelope]) -> set[tuple[int, int]]:
-    """The positions with the largest odds of some pair after some parent that were not cut finely yet."""
+    """The positions with the largest odds of some pair in some case that were not cut finely yet."""
     largest: dict[tuple[int, ...], tuple[float, tuple[int, int]]] = {}
     for where, one in envelopes.items():
         for pair, odds in np.ndenumerate(one.log_odds):

@@ -9,6 +9,7 @@ allow, so it is a bound, and not the worst case.
 """
 
 import time
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -71,6 +72,8 @@ def last_layer(
         TimeoutError: The time was over.
         ValueError: A norm may divide by zero.
     """
+    # What the first layers write depends on the token at a position.
+    contexts = replace(contexts, lags=(1,))
     layer, inner = Layer(config, of_layer(weights, 0), unit), list[Inner]()
     for index in range(1, config.n_layers):
         read, of_proof = _behind(layer, contexts, end)

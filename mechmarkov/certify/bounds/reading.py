@@ -29,7 +29,7 @@ Directions = Float[np.ndarray, "direction state"]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The reading of one query's heads, over all contexts with one parent.
+    """The reading of one query's heads, over all contexts in one case.
 
     Attributes:
         weight: Attention weights, `[head, key, token]`.
@@ -46,9 +46,9 @@ class Reading:
     transitions: Bool[np.ndarray, "token_from token_to"] | None
 
     @staticmethod
-    def of(layer: Layer, contexts: Contexts, read: int, parent: int, scored: bool = True) -> "Reading":
+    def of(layer: Layer, contexts: Contexts, read: int, case: int, scored: bool = True) -> "Reading":
         """Returns a query's reading at a position: of scores, or of the residual stream if not `scored`."""
-        token, first = contexts.token(parent), layer.first_key(read)
+        token, first = contexts.token(case), layer.first_key(read)
         value = layer.scored if scored else layer.written
         weight, value, room = layer.attention(read, token), value[:, first : read + 1], ROOM[layer.unit]
         if weight.mid.min() < SMALL:
@@ -61,7 +61,7 @@ class Reading:
             weight.larger(room).padded(unseen),
             value.larger(room).padded((*unseen, (0, 0))),
             (layer.base(read, token) if scored else layer.without_heads[read, token]).larger(room),
-            contexts.allowed(read, parent),
+            contexts.allowed(read, case),
             contexts.token_transitions,
         )
 

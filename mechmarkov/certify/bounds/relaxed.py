@@ -195,7 +195,7 @@ def cuts_of(
     """Into how many parts the axes of a box and the symbols of a stream are cut.
 
     Args:
-        multipliers: Of the box.
+        multipliers: The multipliers of the box.
         stream: The residual stream at the query, `[d_model]`.
         along: The most parts of the longest; shorter ones have fewer.
         pieces: The most parts of all together.

@@ -97,7 +97,9 @@ def _coefficient(claim: Claim) -> str:
 
 def _bounded(claim: Claim) -> str:
     program, sequences = claim.condition("certified program"), claim.condition("sequences")
-    name = claim.object[0] if program is None else program_in_words(claim.object[0], int(program.value or 0))
+    name = claim.object[0]
+    if program is not None:
+        name = program_in_words(name, int(program.value or 0), program.words[1:])
     if not claim.is_shown:
         why = claim.condition("no bound")
         return f"No bound is known: {clean(why.words[0]) if why is not None else 'none was found'}"
