@@ -82,7 +82,9 @@ def check_run(run: object) -> None:
     """
     if isinstance(run, Run):
         return
-    call = "mm.load(path) reads one from a file"
+    call = "mm.load(path) reads one from a file, mm.train(recipe) makes one"
+    if isinstance(run, list | tuple):
+        call = "mm.probe(run) asks one at a time, and mm.write_comparison compares results"
     if isinstance(run, nn.Module):
         call = "mm.Run.from_model(model, source=…) makes one of a model"
     raise TypeError(f"run is a {type(run).__name__}, expected a Run: {call}")

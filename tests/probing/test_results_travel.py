@@ -1,0 +1,57 @@
+"""A result goes from one process to another, as seeds on a cluster need it, and its claims are chosen by name."""
+
+import pickle
+
+import pytest
+
+import mechmarkov as mm
+from mechmarkov.probing.probe import load_probe
+
+pytestmark = pytest.mark.usefixtures("few_nulls")
+
+
+@pytest.fixture(scope="module")
+def result():
+    return mm.probe(mm.example("walk"), ["behaviour", "attention"], progress=False, sequences=64)
+
+
+def own(_):
+    return []
+
+
+def test_a_pickled_result_gives_the_same_page(result, tmp_path):
+    back = pickle.loads(pickle.dumps(result))
+    assert back["attention"].probe is load_probe("attention")
+    pages = [one.report(tmp_path / name).read_bytes() for name, one in (("a", result), ("b", back))]
+    assert pages[0] == pages[1]
+    assert back.summary() == result.summary()
+
+
+def test_a_probe_of_ones_own_goes_along():
+    probe = mm.Probe(name="attention", question="Mine?", cites="", claims=own)
+    back = pickle.loads(pickle.dumps(probe))  # its name is that of another, which it must not become
+    assert (back.question, back.claims) == ("Mine?", own)
+
+
+def test_a_slice_of_claims_can_be_filtered(result):
+    first = result.claims[:2]
+    assert [*first] == [result.claims[0], result.claims[1]]
+    assert [*first.where(probe="attention")] == [claim for claim in first if claim.probe == "attention"]
+    assert len(first.to_dataframe()) == 2
+
+
+def test_claims_of_an_unknown_probe_are_not_none(result):
+    with pytest.raises(ValueError, match=r"^probe is 'attenton', expected .*: did you mean attention\?$"):
+        result.claims.where(probe="attenton")
+    assert len(result.claims.where(probe="induction")) == 0
+
+
+def test_what_is_no_run_is_told_the_call():
+    with pytest.raises(
+        TypeError, match=r"^run is a Recipe, expected a Run: .*mm\.train\(recipe\) makes one$"
+    ):
+        mm.probe(mm.load_recipe("walk-k6-half"))
+    with pytest.raises(
+        TypeError, match=r"^run is a list, expected a Run: mm\.probe\(run\) asks one at a time"
+    ):
+        mm.probe([mm.example("walk")])
