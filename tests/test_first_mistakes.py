@@ -31,8 +31,8 @@ MISTAKES = {
     "walk-k6-half": "No such command 'walk-k6-half'. Did you mean mechmarkov train walk-k6-half?",
     "induction": "No such command 'induction'. Did you mean mechmarkov probe --example induction?",
     "help": (
-        "No such command 'help'. There are recipe, train, probe, tokens, ablate, certify, verify, index, show, "
-        "import, sweep, bench, quiz, list, probes, mcp."
+        "No such command 'help'. There are recipe, train, probe, tokens, ablate, certify, verify, index, "
+        "show, import, sweep, bench, quiz, list, probes, mcp."
     ),
     "train bear": "no shipped recipe is called 'bear', did you mean the file bare.toml?",
     "sweep bare": "no shipped sweep is called 'bare', did you mean the file bare.toml?",
@@ -44,12 +44,12 @@ MISTAKES = {
         "summary.json: is what probes found, read by json.load; expected the run, a file run.pt"
     ),
     "show .": (
-        ".: is a directory with no run file, expected a file, a directory with one run file (*.pt), or a folder "
-        "that `save_folder` wrote; below it is a/run.pt"
+        ".: is a directory with no run file, expected a file, a directory with one run file (*.pt), or a "
+        "folder that `save_folder` wrote; below it is a/run.pt"
     ),
     "show b": (
-        "b: is a directory with no run file, expected a file, a directory with one run file (*.pt), or a folder "
-        "that `save_folder` wrote; its summary.json is what probes found"
+        "b: is a directory with no run file, expected a file, a directory with one run file (*.pt), or a "
+        "folder that `save_folder` wrote; its summary.json is what probes found"
     ),
     "--example walk": "No such option '--example'. Usage: mechmarkov [OPTIONS] COMMAND [ARGS]...",
     "recipe new chain": (
@@ -91,13 +91,13 @@ def test_a_mistyped_call_is_told_what_works(words, tmp_path, monkeypatch, capsys
 def test_all_of_recipes_comes_as_json(what, capsys):
     main(["recipe", *what.split(), "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert list(told) == ["recipes"] if not what else {"title", "properties"} <= told.keys()
+    assert list(told) == ["recipes"] if not what else {"$defs", "$ref"} <= told.keys()
 
 
 def test_a_kept_run_hides_no_wrong_size(tmp_path):
     recipe = mm.load_recipe("walk-k6-half").replace(steps=1)
     mm.train(recipe, out=tmp_path)
-    with pytest.raises(ValueError, match="^memory is '2XB', expected bytes"):
+    with pytest.raises(ValueError, match=r"^memory is '2XB', expected bytes"):
         mm.train(recipe, out=tmp_path, memory="2XB")
 
 
