@@ -62,6 +62,8 @@ MISTAKES = {
     "tokens runs/run.pt": (
         "Missing option '--tokens'. Usage: mechmarkov tokens [OPTIONS] --tokens '0 1 2' [RUN]"
     ),
+    "sweep binary-phase --seeds 2": ("No such option '--seeds'. Usage: mechmarkov sweep [OPTIONS] SWEEP"),
+    "probe --exmaple walk": "No such option '--exmaple'. Did you mean --example?",
     "probe --jobs 0": "--jobs is '0', expected an integer with 1<=x<=512",
     "probe --example wlak": (
         "no bundled run is called 'wlak'; there are walk, trap, induction, mamba, graph: did you mean walk?"

@@ -45,7 +45,8 @@ def _unknown_option(error: click.NoSuchOption) -> str:
     train = error.ctx is not None and error.ctx.command.name == "train"
     if train and (field := _field(error.option_name.lstrip("-").replace("-", "_"))):
         return f"{error.message} Did you mean --set {field}=VALUE?"
-    similar = [name for name in error.possibilities or () if name != "--help"]
+    others = [name for name in error.possibilities or () if name != "--help"]
+    similar = get_close_matches(error.option_name, others, n=2, cutoff=0.7)  # else `--memory` is `--ray`
     return f"{error.message} Did you mean {' or '.join(similar)}?" if similar else error.message
 
 
