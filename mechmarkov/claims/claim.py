@@ -13,9 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from mechmarkov.catalogue.probes import registered
 from mechmarkov.utils.errors import choice_of
-from mechmarkov.utils.text import did_you_mean, first_of, format_number, shown
+from mechmarkov.utils.text import first_of, format_number, shown
 
 MOST_ENDS = 3  # of an interval, or a null
 MAX_PLACES = 3  # that one line names
@@ -281,7 +280,7 @@ class Claims(Sequence[Claim]):
         """Returns the claims that have this relation, name this subject and object, this status and probe.
 
         Raises:
-            ValueError: No relation, status or probe has that name, or what is given is not a name.
+            ValueError: No relation or status has that name, or what is given is not a name.
         """
         if relation is not None and (not isinstance(relation, str) or relation not in RELATIONS):
             raise ValueError(f"relation is {shown(relation)}, expected one of {', '.join(RELATIONS)}")
@@ -290,10 +289,6 @@ class Claims(Sequence[Claim]):
         for called, name in (("subject", subject), ("object", object), ("probe", probe)):
             if name is not None and not isinstance(name, str):
                 raise ValueError(f"{called} is {shown(name)}, expected a name")
-        known = [*registered(), *(claim.probe for claim in self.claims)]
-        if probe is not None and probe not in known:
-            expected = f"one of {', '.join(dict.fromkeys(filter(None, known)))}"
-            raise ValueError(f"probe is {shown(probe)}, expected {expected}{did_you_mean(probe, known)}")
         return Claims(
             tuple(
                 claim
