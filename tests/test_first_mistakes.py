@@ -43,6 +43,7 @@ MISTAKES = {
     "probe summary.json": (
         "summary.json: is what probes found, read by json.load; expected the run, a file run.pt"
     ),
+    "verify a proof.json": "a is not a proof, which comes first: mechmarkov verify PROOF RUN",
     "show .": (
         ".: is a directory with no run file, expected a file, a directory with one run file (*.pt), or a "
         "folder that `save_folder` wrote; below it is a/run.pt"
