@@ -1,7 +1,6 @@
 """`mm.probe`: put every question to a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -29,6 +28,7 @@ from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.utils import plugins
 from mechmarkov.utils.device import pick_device
 from mechmarkov.utils.errors import list_of
+from mechmarkov.utils.exits import without_faults
 from mechmarkov.utils.forked import can_fork
 from mechmarkov.utils.memory import freed_memory_kept
 from mechmarkov.utils.text import did_you_mean, shown
@@ -228,7 +228,7 @@ def _records(
     """The quantities of those probes that apply."""
     records: list[Quantity[Any]] = []
     for name in names:
-        with suppress(Exception, SystemExit), limited_to(time_limit):  # what fails is reported in its turn
+        with without_faults(), limited_to(time_limit):  # what fails is reported in its turn
             if find(name).records and why_not(find(name), subject) is None:
                 records += find(name).records
     return records
@@ -238,6 +238,6 @@ def _waiting(names: list[str], find: Callable[[str], Probe]) -> set[str]:
     """The names of those probes that read the data of others."""
     waiting = set()
     for name in names:
-        with suppress(Exception, SystemExit):  # one that cannot be found is reported in its turn
+        with without_faults():  # one that cannot be found is reported in its turn
             waiting |= {name} if find(name).after_others else set()
     return waiting

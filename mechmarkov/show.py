@@ -21,6 +21,7 @@ from mechmarkov.report.attention_scale import ATTENTION_SCALE, LOG2_DARKEST, mul
 from mechmarkov.report.figures import heatmap, lines
 from mechmarkov.report.first_screen import circuit as drawing
 from mechmarkov.runs.run import Run
+from mechmarkov.utils.errors import integer_of
 from mechmarkov.utils.text import label
 
 __all__ = ["attention", "circuit", "kernel", "trajectory"]
@@ -115,7 +116,7 @@ def kernel(run: Run, *, step: int = -1, sequences: int | None = None) -> go.Figu
         >>> model.z.shape, source.z[0].tolist()
         ((6, 6), [0.0, 0.5, 0.0, 0.0, 0.0, 0.5])
     """
-    data = _behaviour(run, [step], sequences)
+    data = _behaviour(run, [integer_of("step", step)], sequences)
     if "kernel" not in data:
         raise ValueError(f"the source is {run.source.kind}, which has no one transition matrix to show")
     names = [str(name) for name in data.attrs["labels"]]

@@ -88,7 +88,7 @@ class Commands:
         out = self._relative(f"reports/{name}")
         words += ["--out", out, "--steps", _word("steps", steps), "--device", "cpu"]
         if probes:
-            words += ["--probes", ",".join(_word("probes", one) for one in probes)]
+            words += ["--probes", _words("probes", probes)]
         summary = await self._json(words, seconds, may_fail=True)
         if "runs" in summary:  # of a folder with several
             told = {name: _told(one) for name, one in summary["runs"].items()}
@@ -121,7 +121,7 @@ class Commands:
 
         `kind` is zero, mean, resample or same_token. Several parts are replaced together.
         """
-        words = ["ablate", self._relative(run), "--parts", ",".join(_word("parts", one) for one in parts)]
+        words = ["ablate", self._relative(run), "--parts", _words("parts", parts)]
         return await self._json([*words, "--kind", kind], seconds)
 
     async def certify(self, run: str, program: str | None = None, seconds: float = 120) -> dict[str, Any]:
@@ -134,8 +134,7 @@ class Commands:
     async def bench(self, methods: Texts, cases: Texts, seconds: float = 300) -> dict[str, Any]:
         """Score methods of attribution against circuits whose effects are known, two draws a case."""
         words = ["bench", "--seeds", "2", "--out", self._relative("bench")]
-        for option, names in (("--methods", methods), ("--cases", cases)):
-            words += [option, ",".join(_word(option, one) for one in names)]
+        words += ["--methods", _words("methods", methods), "--cases", _words("cases", cases)]
         return await self._json(words, seconds)
 
     def _relative(self, path: str) -> str:
@@ -200,6 +199,13 @@ def _word(name: str, text: str, most: int = MAX_WORD) -> str:
     if not text or len(text) > most or text.startswith("-") or not text.isprintable():
         raise ToolError(f"{name} is {text[:MAX_WORD]!r}, expected up to {most} characters, the first not '-'")
     return text
+
+
+def _words(name: str, texts: Texts) -> str:
+    """Texts as one word of a command, with commas between."""
+    if not texts:
+        raise ToolError(f"{name} is empty, expected a list of one name or more")
+    return ",".join(_word(name, text) for text in texts)
 
 
 def _told(summary: dict[str, Any]) -> dict[str, Any]:

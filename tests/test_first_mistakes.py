@@ -30,6 +30,28 @@ MISTAKES = {
     ),
     "walk-k6-half": "No such command 'walk-k6-half'. Did you mean mechmarkov train walk-k6-half?",
     "induction": "No such command 'induction'. Did you mean mechmarkov probe --example induction?",
+    "help": (
+        "No such command 'help'. There are recipe, train, probe, tokens, ablate, certify, verify, index, "
+        "show, import, sweep, bench, quiz, list, probes, mcp."
+    ),
+    "train bear": "no shipped recipe is called 'bear', did you mean the file bare.toml?",
+    "sweep bare": "no shipped sweep is called 'bare', did you mean the file bare.toml?",
+    "train walk-k6-half --memory 2XB": "memory is '2XB', expected bytes, or a text such as '2GB'",
+    "recipe --json new --source chain": (
+        "--json stands before new, expected it behind: mechmarkov recipe new --json"
+    ),
+    "probe summary.json": (
+        "summary.json: is what probes found, read by json.load; expected the run, a file run.pt"
+    ),
+    "verify a proof.json": "a is not a proof, which comes first: mechmarkov verify PROOF RUN",
+    "show .": (
+        ".: is a directory with no run file, expected a file, a directory with one run file (*.pt), or a "
+        "folder that `save_folder` wrote; below it is a/run.pt"
+    ),
+    "show b": (
+        "b: is a directory with no run file, expected a file, a directory with one run file (*.pt), or a "
+        "folder that `save_folder` wrote; its summary.json is what probes found"
+    ),
     "--example walk": "No such option '--example'. Usage: mechmarkov [OPTIONS] COMMAND [ARGS]...",
     "recipe new chain": (
         "Got unexpected extra argument (chain). Usage: mechmarkov recipe new --source KIND [OPTIONS]"
@@ -41,6 +63,8 @@ MISTAKES = {
     "tokens runs/run.pt": (
         "Missing option '--tokens'. Usage: mechmarkov tokens [OPTIONS] --tokens '0 1 2' [RUN]"
     ),
+    "sweep binary-phase --seeds 2": ("No such option '--seeds'. Usage: mechmarkov sweep [OPTIONS] SWEEP"),
+    "probe --exmaple walk": "No such option '--exmaple'. Did you mean --example?",
     "probe --jobs 0": "--jobs is '0', expected an integer with 1<=x<=512",
     "probe --example wlak": (
         "no bundled run is called 'wlak'; there are walk, trap, induction, mamba, graph: did you mean walk?"
@@ -54,6 +78,9 @@ def test_a_mistyped_call_is_told_what_works(words, tmp_path, monkeypatch, capsys
     (tmp_path / "a").mkdir()
     for name in ("mine.json", "a/mine.json"):
         (tmp_path / name).write_text(json.dumps({"name": "mine"}), "utf-8")
+    (tmp_path / "b").mkdir()
+    for name in ("a/run.pt", "summary.json", "b/summary.json"):
+        (tmp_path / name).write_text("{}", "utf-8")
     (tmp_path / "bare.toml").write_text("name = mine\n", "utf-8")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as left:
@@ -61,6 +88,20 @@ def test_a_mistyped_call_is_told_what_works(words, tmp_path, monkeypatch, capsys
     told = capsys.readouterr()
     assert (left.value.code, told.out, told.err) == (2, "", f"error: {MISTAKES[words]}\n")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("what", ["", "fields", "schema"])
+def test_all_of_recipes_comes_as_json(what, capsys):
+    main(["recipe", *what.split(), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert list(told) == ["recipes"] if not what else {"$defs", "$ref"} <= told.keys()
+
+
+def test_a_kept_run_hides_no_wrong_size(tmp_path):
+    recipe = mm.load_recipe("walk-k6-half").replace(steps=1)
+    mm.train(recipe, out=tmp_path)
+    with pytest.raises(ValueError, match=r"^memory is '2XB', expected bytes"):
+        mm.train(recipe, out=tmp_path, memory="2XB")
 
 
 @pytest.mark.parametrize("tokens", ["0 1 2", [["a", "b"]], [[0, 1], [0]]])

@@ -31,6 +31,17 @@ def test_train_ends_with_the_next_command(tmp_path, monkeypatch, capsys):
     assert lines[-2:] == ["of mine/run.pt", "  mechmarkov probe 'of mine' --steps all"]
 
 
+def test_a_final_loss_has_its_limit_next_to_it(tmp_path, capsys):
+    changes = ["--set", "steps=1", "--set", "data.batch=2", "--set", "model.n_ctx=8"]
+    main(["train", "binary-p05-q08-tied", *changes, "--out", str(tmp_path / "a")])
+    rate = mm.Binary(p=0.5, q=0.8).entropy_rate
+    assert re.search(rf"^loss \S+ at step 0, entropy rate {rate:.4g}$", capsys.readouterr().out, re.MULTILINE)
+    main(
+        ["train", "walk-k6-half", "--set", "steps=1", "--set", "data.n_train=8", "--out", str(tmp_path / "b")]
+    )
+    assert "entropy rate" not in capsys.readouterr().out  # a loss of another scale
+
+
 def test_digits_in_one_word_are_explained(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):

@@ -112,6 +112,8 @@ REFUSED = {
     "a list of numbers": ("ablate", {"run": "walk.pt", "parts": [1, 2]}, "parts.0 is 1, expected a string"),
     "a text for a list": ("bench", {"methods": "acdc", "cases": []}, "methods is 'acdc', expected a list"),
     "a text for a number": ("train", {"recipe": "walk", "seconds": "x"}, "seconds is 'x', expected a number"),
+    "no parts": ("ablate", {"run": "walk.pt", "parts": []}, "parts is empty, expected a list of one name"),
+    "no cases": ("bench", {"methods": ["acdc"], "cases": []}, "cases is empty, expected a list of one name"),
     "no run": ("probe", {}, "run is missing"),
     "a status that is none": (
         "claims",

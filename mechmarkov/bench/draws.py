@@ -22,6 +22,7 @@ from mechmarkov.bench.scores import score_built, score_claims
 from mechmarkov.bench.subspaces import score_subspace
 from mechmarkov.importing.live.untouched import our_own_numbers
 from mechmarkov.models.decoder import HookedDecoder
+from mechmarkov.utils.exits import is_by_signal
 from mechmarkov.utils.text import error_line
 
 EFFECTS = ("nodes", "edges", "layers")
@@ -111,6 +112,8 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
             except BrokenPromiseError as error:
                 broken, reason = True, str(error)
             except (Exception, SystemExit) as error:  # of anybody's code: the run goes on
+                if is_by_signal(error):
+                    raise
                 broken, reason = True, error_line(error)
         cost = {"seconds": time.process_time() - began, "passes": len(passes), "declared": declared}
         if isinstance(claims, str):
@@ -124,6 +127,8 @@ def _answers(method: Method, case: Case) -> Iterator[_Answer]:
             try:
                 scores = SCORERS[method.of](case, claims)
             except Exception as error:  # of anybody's claims
+                if is_by_signal(error):
+                    raise
                 broken, reason = True, f"cannot be scored: {error_line(error)}"
         yield _Answer(metric, claims, cost, scores, reason, broken)
 

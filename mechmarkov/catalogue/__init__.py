@@ -4,6 +4,8 @@ import ast
 import errno
 import os
 import tomllib
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 from mechmarkov.utils.plugins import registered, written_attribute
@@ -73,8 +75,16 @@ def text(kind: str, name: str) -> str:
         ValueError: None has that name.
     """
     if name not in (known := titles(kind)):
-        raise ValueError(f"no shipped {kind} is called {shown(name)}{near_misses(name, list(known))}")
+        raise ValueError(_no_shipped(kind, name, known))
     return (WRITTEN[kind] / f"{name}.toml").read_text("utf-8")
+
+
+def _no_shipped(kind: str, name: str, known: Iterable[str]) -> str:
+    """The line about a name that is not shipped, with the file that it may mean, of the current folder."""
+    files = [path.name for path in Path().glob("*.toml")]
+    near = get_close_matches(f"{Path(name).name}.toml", files, n=1, cutoff=0.75)
+    hint = f", did you mean the file {near[0]}?" if near else near_misses(name, list(known))
+    return f"no shipped {kind} is called {shown(name)}{hint}"
 
 
 def check_source(kind: str) -> None:
@@ -108,7 +118,7 @@ def check_written(kind: str, name: str) -> None:
             raise ValueError(f"{name}: {os.strerror(errno.ENOENT)}, did you mean {path.stem}?")
         path.stat()
     elif name not in known:
-        raise ValueError(f"no shipped {kind} is called {shown(name)}{near_misses(name, list(known))}")
+        raise ValueError(_no_shipped(kind, name, known))
 
 
 def call_of(name: str) -> str:

@@ -257,8 +257,8 @@ class Claims(Sequence[Claim]):
     claims: tuple[Claim, ...] = field(default=())
 
     def __getitem__(self, index: Any) -> Any:
-        """One claim, or a slice of them."""
-        return self.claims[index]
+        """One claim, or the claims of a slice."""
+        return Claims(self.claims[index]) if isinstance(index, slice) else self.claims[index]
 
     def __len__(self) -> int:
         """Returns how many there are."""

@@ -121,6 +121,8 @@ def verify(proof: Path, run: str | None, example: str | None, as_json: bool) -> 
 
     Each inequality is computed again from the weights, and the model is run on the sequence that it shows.
     """
+    if proof.is_dir() or proof.suffix == ".pt":
+        raise ValueError(f"{proof} is not a proof, which comes first: mechmarkov verify PROOF RUN")
     path = run_of(run, example)
     from mechmarkov.certify import load_proof
     from mechmarkov.certify import verify as verify_proof

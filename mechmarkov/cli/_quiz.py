@@ -42,10 +42,12 @@ def quiz(
     check_writable(folder / "quiz.json")
     from mechmarkov.quiz import hidden_models, make
     from mechmarkov.quiz.sheet import check_place
+    from mechmarkov.utils.progress import progress_bar
 
     if is_utf8(key):
         check_place(folder, key, models or 8)
-    hidden = hidden_models(key, models or 8)
+    with progress_bar(models or 8, "model") as done:
+        hidden = hidden_models(key, models or 8, done)
     make(folder, key, hidden)
     if as_json:
         questions = {one.name: [question.to_data() for question in one.questions] for one in hidden}
@@ -62,13 +64,16 @@ def _answer(folder: Path, by: str, as_json: bool) -> None:
     from mechmarkov.quiz.answers import to_data
     from mechmarkov.runs import load
     from mechmarkov.utils.files import replacing
+    from mechmarkov.utils.progress import progress_bar
 
     sheet, file = opened(folder), folder / f"answers-{by}.json"
     check_writable(file)
-    answers = {
-        name: to_data(answers_by(by, load(folder / f"{name}.pt"), asked, seed))  # type: ignore[arg-type]  # click's
-        for seed, (name, asked) in enumerate(sheet.questions.items())
-    }
+    answers = {}
+    with progress_bar(len(sheet.questions), "model") as done:
+        for seed, (name, asked) in enumerate(sheet.questions.items()):
+            run = load(folder / f"{name}.pt")
+            answers[name] = to_data(answers_by(by, run, asked, seed))  # type: ignore[arg-type]  # click's
+            done(name)
     with replacing(file) as temporary:
         temporary.write_text(json.dumps(answers, indent=1) + "\n", "utf-8")
     if as_json:
@@ -86,11 +91,13 @@ def _call(folder: Path) -> str:
 def _score(folder: Path, key: str, answers: Path, as_json: bool) -> None:
     from mechmarkov.quiz import RULES, hidden_models, opened, read_answers, score
     from mechmarkov.quiz.sheet import commitment
+    from mechmarkov.utils.progress import progress_bar
 
     sheet = opened(folder)
     if commitment(key, len(sheet.questions)) != sheet.key:
         raise ValueError(f"--key is {shown(key)}, expected the key that the quiz in {folder} was made with")
-    hidden = hidden_models(key, len(sheet.questions))
+    with progress_bar(len(sheet.questions), "model") as done:
+        hidden = hidden_models(key, len(sheet.questions), done)
     given = read_answers(answers, {one.name: one.questions for one in hidden})
     truths = {one.name: one.truth() for one in hidden}
     scores = score(given, truths)

@@ -48,13 +48,19 @@ def _print(toml: str, as_json: bool) -> None:
 
 
 @click.group(cls=Recipes, subcommand_metavar="[NAME | COMMAND [ARGS]…]", invoke_without_command=True)
+@JSON
 @click.pass_context
-def recipe(context: click.Context) -> None:
+def recipe(context: click.Context, as_json: bool) -> None:
     """Print the shipped recipe NAME, in TOML, or write one of your own; without NAME, list the shipped ones.
 
     `mechmarkov recipe new --source chain > mine.toml`, then `mechmarkov train mine.toml`.
     """
-    if context.invoked_subcommand is None:
+    if as_json and context.invoked_subcommand is not None:
+        word = context.invoked_subcommand
+        raise ValueError(f"--json stands before {word}, expected it behind: mechmarkov recipe {word} --json")
+    if as_json:
+        print_json({"recipes": catalogue.recipes()})
+    elif context.invoked_subcommand is None:
         print_names("recipes: mechmarkov recipe NAME", catalogue.recipes())
         click.echo("one of your own: mechmarkov recipe new --source chain > mine.toml")
 
@@ -87,7 +93,8 @@ def new(
 ) -> None:
     """Print a commented recipe for a decoder on a small example of a source; it trains as it is."""
     if source is None:
-        raise ValueError(f"--source is missing, expected a kind: {', '.join(catalogue.sources())}")
+        kinds = ", ".join(catalogue.sources())
+        raise ValueError(f"--source is missing, expected a kind, such as --source chain; there are {kinds}")
     catalogue.check_source(source)
     if width % heads:
         raise ValueError(f"--heads is {heads}, expected a divisor of --width, {width}")
@@ -98,16 +105,28 @@ def new(
 
 
 @recipe.command(short_help="Print all fields of a recipe, in Markdown.")
-def fields() -> None:
-    """Print all fields of a recipe with type, default, meaning and example, in Markdown."""
+@JSON
+def fields(as_json: bool) -> None:
+    """Print all fields of a recipe with type, default, meaning and example, in Markdown.
+
+    With --json, print what `mechmarkov recipe schema` prints.
+    """
+    from mechmarkov.training.recipe_fields import recipe_schema
     from mechmarkov.training.recipe_page import page
 
-    click.echo(page(), nl=False)
+    if as_json:
+        print_json(recipe_schema())
+    else:
+        click.echo(page(), nl=False)
 
 
 @recipe.command(short_help="Print the JSON schema of a recipe.")
-def schema() -> None:
+@JSON
+def schema(as_json: bool) -> None:
     """Print the JSON schema of a recipe, by which editors complete and check one."""
     from mechmarkov.training.recipe_fields import recipe_schema
 
-    click.echo(json.dumps(recipe_schema(), indent=1, ensure_ascii=False))
+    if as_json:
+        print_json(recipe_schema())
+    else:
+        click.echo(json.dumps(recipe_schema(), indent=1, ensure_ascii=False))

@@ -52,6 +52,7 @@ def train(
     catalogue.check_written("recipe", recipe)
     from mechmarkov.training import load_recipe
     from mechmarkov.training import train as train_run
+    from mechmarkov.training.execute import aim_in_words
 
     chosen = load_recipe(recipe).with_set(changes)
     folder = out or Path("runs") / plain_stem(recipe, "recipe")
@@ -68,8 +69,10 @@ def train(
     if as_json:
         rows = [{"file": str(path), "title": run.title(), **run.contents()} for path, run in made.items()]
         return print_json({"runs": rows})
+    aim = aim_in_words([chosen])
     for path, run in made.items():
         told_of = {"loss": run.contents().get("loss"), **run.sampling_errors()}
-        numbers = [f"{name} {text}" for name, text in told_of.items() if text is not None]
+        ends = {"loss": aim}
+        numbers = [f"{name} {text}{ends.get(name, '')}" for name, text in told_of.items() if text is not None]
         click.echo("\n".join([run.title(), *numbers, told(path)]))
     click.echo(f"  mechmarkov probe {told(shlex.quote(str(folder)))} --steps all")

@@ -19,12 +19,18 @@ def usage_line(error: click.UsageError) -> str:
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
         return error.message if error.param and isinstance(error.param.type, Whole) else message
     if isinstance(error, click.NoSuchCommand):
-        return message + _of_another_command(error.command_name)
+        there = "" if message.endswith("?") else f" There are {', '.join(_commands(error))}."
+        return message + (_of_another_command(error.command_name) or there)
     if isinstance(error, click.NoSuchOption):
         message = _unknown_option(error)
     if error.ctx is None or message.endswith("?"):
         return message
     return f"{message}{'' if message.endswith('.') else '.'} {error.ctx.get_usage()}"
+
+
+def _commands(error: click.UsageError) -> list[str]:
+    group = None if error.ctx is None else error.ctx.command
+    return group.list_commands(error.ctx) if error.ctx and isinstance(group, click.Group) else []
 
 
 def _of_another_command(name: str) -> str:
@@ -39,7 +45,8 @@ def _unknown_option(error: click.NoSuchOption) -> str:
     train = error.ctx is not None and error.ctx.command.name == "train"
     if train and (field := _field(error.option_name.lstrip("-").replace("-", "_"))):
         return f"{error.message} Did you mean --set {field}=VALUE?"
-    similar = [name for name in error.possibilities or () if name != "--help"]
+    others = [name for name in error.possibilities or () if name != "--help"]
+    similar = get_close_matches(error.option_name, others, n=2, cutoff=0.7)  # else `--memory` is `--ray`
     return f"{error.message} Did you mean {' or '.join(similar)}?" if similar else error.message
 
 

@@ -103,7 +103,7 @@ def replacement(
 def _mean(x: Activation) -> Activation:
     """The mean over the batch, in the shape of `x`."""
     if x.shape[-3] < 2:
-        raise ValueError("the mean over one sequence is that sequence: give a reference")
+        raise ValueError("the mean over one sequence is that sequence: give a reference, or read several")
     return x.mean(-3, keepdim=True).expand_as(x)
 
 

@@ -18,6 +18,7 @@ from mechmarkov.probing.probe import Probe
 from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import DoesNotApplyError, Subject, why_not
 from mechmarkov.sources import Observed
+from mechmarkov.utils.exits import is_by_signal
 from mechmarkov.utils.forked import forked
 from mechmarkov.utils.progress import watched
 from mechmarkov.utils.text import error_line, printable, shown
@@ -124,6 +125,8 @@ def answer_of(
     except DoesNotApplyError as error:
         return Answer("skipped", printable(str(error)))
     except (Exception, SystemExit) as error:
+        if is_by_signal(error):
+            raise
         return Answer("failed", error_line(error) + ("" if probe is None else _place(error, probe)))
 
 

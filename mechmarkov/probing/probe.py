@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 
 import xarray as xr
 
@@ -15,6 +15,28 @@ from mechmarkov.probing.score import Score
 from mechmarkov.probing.subject import Subject
 from mechmarkov.utils import plugins
 from mechmarkov.utils.text import is_utf8, shown
+
+# What a probe leaves out: functions with a name, which a process can be given.
+
+
+def _always(_: Subject) -> None:
+    return None
+
+
+def _nothing(subject: Subject) -> xr.Dataset:
+    return xr.Dataset(coords={subject.axis: subject.coordinates})
+
+
+def _no_scores(*_: xr.Dataset | None) -> dict[str, Score]:
+    return {}
+
+
+def _none(*_: object) -> list[Any]:
+    return []
+
+
+def _yes(_: Subject) -> bool:
+    return True
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,19 +69,17 @@ class Probe:
     name: str
     question: str
     cites: str
-    applies: Callable[[Subject], str | None] = lambda _: None
-    measure: Callable[[Subject], xr.Dataset] = lambda subject: xr.Dataset(
-        coords={subject.axis: subject.coordinates}
-    )
-    scores: Callable[[xr.Dataset, xr.Dataset | None], dict[str, Score]] = lambda *_: {}
-    claims: Callable[[xr.Dataset, dict[str, Score]], list[Claim]] = lambda *_: []
-    figures: Callable[[xr.Dataset], list[Figure]] = lambda _: []
-    headline: Callable[[Sequence[Claim]], list[Tile]] = lambda _: []
+    applies: Callable[[Subject], str | None] = _always
+    measure: Callable[[Subject], xr.Dataset] = _nothing
+    scores: Callable[[xr.Dataset, xr.Dataset | None], dict[str, Score]] = _no_scores
+    claims: Callable[[xr.Dataset, dict[str, Score]], list[Claim]] = _none
+    figures: Callable[[xr.Dataset], list[Figure]] = _none
+    headline: Callable[[Sequence[Claim]], list[Tile]] = _none
     formula: str = ""
     formulas: Mapping[str, str] = field(default_factory=dict, hash=False)
     ranges: Mapping[str, str] = field(default_factory=dict, hash=False)
     records: tuple[Quantity[Any], ...] = ()
-    has_null: Callable[[Subject], bool] = lambda _: True
+    has_null: Callable[[Subject], bool] = _yes
     after_others: bool = False
     on_request: bool = False
     with_bos: bool = False
@@ -69,6 +89,12 @@ class Probe:
         for name in ("name", "question", "cites", "formula"):
             if not is_utf8(text := getattr(self, name)):
                 raise TypeError(f"{name} is {shown(text)}, expected a text")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """By its name where it is registered, so that a result goes from one process to another."""
+        if self.name in (known := registered()) and plugins.load(self.name, Probe, known) is self:
+            return load_probe, (self.name,)
+        return super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         """The question, and how it is asked."""

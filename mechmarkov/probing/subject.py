@@ -27,6 +27,7 @@ from mechmarkov.runs.run import Run
 from mechmarkov.runs.schema import check_recipe
 from mechmarkov.sources import Source
 from mechmarkov.utils.errors import integer_of, list_of
+from mechmarkov.utils.exits import is_by_signal
 from mechmarkov.utils.kept_data import kept, name_of
 from mechmarkov.utils.memory import give_freed_memory_back
 from mechmarkov.utils.text import counted, shown
@@ -81,7 +82,9 @@ def check_run(run: object) -> None:
     """
     if isinstance(run, Run):
         return
-    call = "mm.load(path) reads one from a file"
+    call = "mm.load(path) reads one from a file, mm.train(recipe) makes one"
+    if isinstance(run, list | tuple):
+        call = "mm.probe(run) asks one at a time, and mm.write_comparison compares results"
     if isinstance(run, nn.Module):
         call = "mm.Run.from_model(model, source=…) makes one of a model"
     raise TypeError(f"run is a {type(run).__name__}, expected a Run: {call}")
@@ -235,7 +238,9 @@ class Subject:
             if not self._recorded:
                 try:
                     self._record([*STANDARD, *self.records])
-                except Exception:  # one probe's quantity may be at fault: only it fails, when it is read
+                except Exception as error:  # one probe's quantity may be at fault: it fails when it is read
+                    if is_by_signal(error):
+                        raise
                     self._record(STANDARD)
             if quantity not in self._recorded:
                 self._record([quantity])

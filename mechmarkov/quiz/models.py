@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,12 +59,13 @@ class Hidden:
         return truth_of(self.case.model, self.case.source, self.case.objective)
 
 
-def hidden_models(key: str, count: int) -> list[Hidden]:
+def hidden_models(key: str, count: int, progress: Callable[[str], object] | None = None) -> list[Hidden]:
     """The models of a key, in their order; each kind is there once before one is there twice.
 
     Args:
         key: Any text. The same key and count give the same models.
         count: How many.
+        progress: Told the name of each that is made; a trained one takes seconds.
 
     Raises:
         ValueError: A key without a character or of more than 200, or a count that is not from 1 to 64.
@@ -86,6 +87,8 @@ def hidden_models(key: str, count: int) -> list[Hidden]:
         seed = int(draw.integers(1 << 30))
         made = _fresh(seed) if case == EMPTY else CASES[case](seed)
         found.append(Hidden(f"model-{number}", kind, _shuffled(made, draw)))
+        if progress is not None:
+            progress(found[-1].name)
     return found
 
 

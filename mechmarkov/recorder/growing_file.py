@@ -6,6 +6,7 @@ from pathlib import Path
 from mechmarkov.runs import growth
 from mechmarkov.runs.loading import join_recording, load, load_file
 from mechmarkov.runs.run import Run
+from mechmarkov.utils.exits import is_by_signal
 
 MAX_UNMERGED_BYTES = 256 << 20
 
@@ -108,6 +109,8 @@ class GrowingFile:
         ):
             try:
                 return read()
-            except Exception:  # whatever a disk gives back
+            except Exception as error:  # whatever a disk gives back
+                if is_by_signal(error):
+                    raise
                 continue
         return None

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from mechmarkov.utils.exits import is_by_signal
 from mechmarkov.utils.text import LINE_CHARACTERS, printable
 
 
@@ -25,7 +26,7 @@ class Notices:
 
     @contextmanager
     def instead_of_errors(self, kind: str, what: str, mend: str) -> Iterator[None]:
-        """Turn an error in the block into a warning for later.
+        """Turn an error in the block into a warning for later, but not what a handler of signals raises.
 
         Args:
             kind: A name for this kind of fault, of which only the first is told.
@@ -35,6 +36,8 @@ class Notices:
         try:
             yield
         except Exception as error:  # whatever it is, a training is worth more
+            if is_by_signal(error):
+                raise
             why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
             self.add(kind, f"{what}: {why}", mend)
 

@@ -27,6 +27,7 @@ from mechmarkov.runs.run import Run
 from mechmarkov.safe.file import printable_path
 from mechmarkov.sources import Source
 from mechmarkov.utils.errors import path_of
+from mechmarkov.utils.exits import exits_as_errors
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import shown
 
@@ -249,7 +250,7 @@ class Recorder:
                     self._log(self._scores(run, step), step=step)
 
     def _converted(self, step: int, model: nn.Module) -> Run:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), exits_as_errors("its code"):
             warnings.simplefilter("ignore")  # where they are errors, one would cost a checkpoint
             run = Run.from_model(
                 model,

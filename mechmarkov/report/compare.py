@@ -19,7 +19,7 @@ from mechmarkov.report.shares import RunShare, counted_run, shares_of, told_shar
 from mechmarkov.report.words.differences import differences, settings
 from mechmarkov.report.words.tiles import WordedTile
 from mechmarkov.utils.errors import path_of
-from mechmarkov.utils.text import error_line
+from mechmarkov.utils.text import error_line, shown
 
 MAX_DRAWN_RUNS = 4  # runs side by side; of more, the page has only the scores
 
@@ -59,6 +59,8 @@ def write_comparison(results: Mapping[str, Findings], path: str | os.PathLike[st
     if not isinstance(results, Mapping):
         raise TypeError(f"results are a {type(results).__name__}, expected a mapping: {{'name': result, …}}")
     for name, result in results.items():
+        if not isinstance(name, str):
+            raise TypeError(f"results has the name {shown(name)}, expected a text")
         if not hasattr(result, "outcomes"):
             kind = type(result).__name__
             raise TypeError(f"results[{name!r}] is a {kind}, expected what mm.probe returns")

@@ -19,6 +19,13 @@ from mechmarkov.sources import Source
 from mechmarkov.utils.errors import path_of
 from mechmarkov.utils.text import counted, listed
 
+RESULTS = {  # what `Result.save` writes, and what reads it
+    "results.nc": "read by xarray.open_dataset(…, group='behaviour')",
+    "summary.json": "read by json.load",
+    "report.html": "read in a browser",
+}
+MOST_INSIDE = 3  # run files below a folder that a line names
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stored:
@@ -126,6 +133,11 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     if place.suffix == ".toml" and place.is_file():
         with safe_file.naming(place):
             raise RunFileError(f"is a recipe, expected a run: mm.train({str(place)!r}) trains one")
+    if place.name in RESULTS and place.is_file():
+        with safe_file.naming(place):
+            raise RunFileError(
+                f"is what probes found, {RESULTS[place.name]}; expected the run, a file run.pt"
+            )
     if not place.exists() and not growth.waiting(place) and (call := call_of(str(place))):
         raise RunFileError(f"{place}: {os.strerror(errno.ENOENT)}, did you mean {call}?")
     if not (place / shared_folder.RUN).exists() and place.is_dir():
@@ -160,7 +172,10 @@ def _only_run_file(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     held = listed([file.name for file in files]) if files else "no run file"
+    inside = sorted(folder.glob("*/*.pt"))[:MOST_INSIDE]
+    below = f"; below it is {listed([file.relative_to(folder.parent).as_posix() for file in inside])}"
+    reported = "; its summary.json is what probes found" if (folder / "summary.json").exists() else ""
     raise RunFileError(
         f"is a directory with {held}, expected a file, a directory with one run file (*.pt), or a folder "
-        "that `save_folder` wrote"
+        f"that `save_folder` wrote{below if inside else reported}"
     )

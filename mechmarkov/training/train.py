@@ -16,7 +16,7 @@ from mechmarkov.training.recipe import Recipe, load_recipe
 from mechmarkov.training.workload import Member
 from mechmarkov.utils.errors import list_of, path_of
 from mechmarkov.utils.files import made_folder
-from mechmarkov.utils.memory import with_less_memory
+from mechmarkov.utils.memory import bytes_of, with_less_memory
 from mechmarkov.utils.progress import Told
 from mechmarkov.utils.text import format_bytes
 
@@ -124,6 +124,7 @@ def train(
         seeds = list_of("seeds", seeds, "a list of seeds, such as range(8)", most=MAX_SEEDS)
     if seed is not None and seeds is not None:
         raise ValueError(f"seed is {seed} and seeds are {list(seeds)}, expected only one of them")
+    memory = None if memory is None else bytes_of("memory", memory)
     recipe = load_recipe(recipe)
     chosen = [0 if seed is None else seed] if seeds is None else seeds
     folder = None if out is None else path_of("out", out)

@@ -63,6 +63,12 @@ def test_a_key_makes_the_same_models_again(hidden):
     )
 
 
+def test_each_model_is_told_as_it_is_made():
+    told = []
+    hidden_models("an example", 2, told.append)
+    assert told == ["model-1", "model-2"]
+
+
 def test_each_kind_comes_before_one_comes_twice(hidden):
     assert {one.kind for one in hidden} == {*KINDS}
 

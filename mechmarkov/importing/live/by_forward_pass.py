@@ -27,6 +27,7 @@ from mechmarkov.importing.names import plan as named
 from mechmarkov.models.alibi import alibi
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.exits import is_by_signal
 from mechmarkov.utils.text import error_line, listed
 
 LONG, SHORT = 11, 5  # positions: the first shows windows of a few
@@ -65,6 +66,8 @@ def reading(live: Inside, given: Fields, n_ctx: int | None) -> Reading:
                 reasons.append(str(error))
                 continue
             except Exception as error:  # of code that nobody thought of
+                if is_by_signal(error):
+                    raise
                 reasons.append(f"it is not understood, {error_line(error)}")
                 continue
             return _as_reading(live, table, given, n_ctx or min(contexts, default=None) or table.n_positions)

@@ -6,7 +6,7 @@ plays no part.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from mechmarkov.importing.live.events import Attention, Linear, Lookup, Mix, Nor
 from mechmarkov.importing.live.logits import Tokens, outputs
 from mechmarkov.importing.live.products import is_mask, is_turned, order_of_axes, side_by_side
 from mechmarkov.importing.reparametrized import with_made_weights
+from mechmarkov.utils.exits import without_faults
 
 MAX_EPS = 1e-2  # a larger number is not one that is added to a variance
 NORMS = {
@@ -139,7 +140,7 @@ class _Watch(TorchFunctionMode):
             self.is_on = False
             first = out[0] if isinstance(out, tuple) and out else out
             if isinstance(first, Tensor):
-                with suppress(Exception):  # what cannot be noted leaves a gap, which logits show
+                with without_faults():  # what cannot be noted leaves a gap, which logits show
                     self._note(func.__name__.strip("_"), args, kwargs or {}, first)
             self.is_on = True
         return out

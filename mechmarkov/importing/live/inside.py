@@ -13,7 +13,7 @@ from mechmarkov.importing.layout import in_float32, plain_name, recognises
 from mechmarkov.importing.names.weights import PAGE
 from mechmarkov.importing.reparametrized import with_made_weights
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.utils.text import counted, listed, shown
+from mechmarkov.utils.text import counted, listed, quoted, shown
 
 LENS = "transformer_lens."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -67,7 +67,10 @@ def inside(model: nn.Module, whole: bool = False) -> Inside:
     if next(model.parameters()).is_meta:
         raise ValueError("model is on the device meta, expected one with weights")
     _check_whole(model)
+    _check_tree(model, "", [])
     _check_data(model)
+    if not whole:
+        _check_real(model)
     holder = _without_wrappers(model)
     if whole or _is_known(holder):
         return Inside(holder, holder, "")
@@ -158,6 +161,25 @@ def _check_whole(model: nn.Module) -> None:
             "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
             "options=StateDictOptions(full_state_dict=True)) into a model without FSDP and pass that"
         )
+
+
+def _check_tree(part: nn.Module, path: str, above: list[nn.Module]) -> None:
+    """Refuse a module that is a part of itself: torch goes through its parts without end."""
+    above = [*above, part]
+    for name, child in part.named_children():
+        if any(child is one for one in above):
+            held = attribute(f"{path}{name}")
+            advice = f"keep it in a list, {held} = [parent]"
+            raise ValueError(f"{held} is a part of itself, expected modules in a tree: {advice}")
+        _check_tree(child, f"{path}{name}.", above)
+
+
+def _check_real(model: nn.Module) -> None:
+    for name, value in model.named_parameters():
+        if value.is_complex():
+            table = f'names={{…, {quoted(plain_name(name))}: ""}} leaves it out ({PAGE})'
+            unused = f"where the model does not use it, {table}"
+            raise ValueError(f"{name} holds complex numbers, expected real ones: {unused}")
 
 
 def _check_data(model: nn.Module) -> None:

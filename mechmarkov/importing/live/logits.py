@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mechmarkov.importing.live.untouched import call, forward_before_accelerate
 from mechmarkov.importing.names.weights import PAGE
+from mechmarkov.utils.exits import is_by_signal
 from mechmarkov.utils.text import NAME_CHARACTERS, error_line, printable
 
 TARGETS = ("targets", "target", "labels", "label", "y")  # parameters without which some models give no logits
@@ -104,6 +105,8 @@ def outputs(model: nn.Module, tokens: Tensor, dtype: torch.dtype) -> Iterator[An
         try:
             yield call(model, dtype, *arguments, **options)
         except Exception as error:  # somebody's code
+            if is_by_signal(error):
+                raise
             yield error
 
 

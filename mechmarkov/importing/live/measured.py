@@ -11,6 +11,7 @@ from mechmarkov.importing.live.logits import outputs
 from mechmarkov.importing.live.untouched import call
 from mechmarkov.models.layers import ACTIVATIONS
 from mechmarkov.safe.plain_data import RunFileError
+from mechmarkov.utils.exits import is_by_signal
 from mechmarkov.utils.text import listed
 
 Layers = Sequence[tuple[nn.Module | None, nn.Module | None]]
@@ -102,6 +103,8 @@ def normalization_type(norm: nn.Module) -> str | None:
     try:
         y, moved, scaled = (call(norm, torch.float32, z) for z in (x, x + 3, 4 * x))
         close = [torch.allclose(y, z, rtol=1e-3, atol=1e-3 * float(y.abs().max())) for z in (moved, scaled)]
-    except Exception:  # somebody's code
+    except Exception as error:  # somebody's code
+        if is_by_signal(error):
+            raise
         return None
     return {(True, True): "LN", (False, True): "RMS"}.get((close[0], close[1]))

@@ -1,13 +1,13 @@
 """The settings of somebody's model: its config, whatever kind of object, and what its modules keep."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import nn
 
 from mechmarkov.importing.live.inside import Inside
+from mechmarkov.utils.exits import without_faults
 
 CONFIGS = ("config", "cfg", "args", "hparams")  # the attributes that a config is kept in
 HEADS = ("n_head", "n_heads", "num_heads", "num_attention_heads", "nhead", "heads", "nh")
@@ -28,7 +28,7 @@ def settings_of(config: Any) -> dict[str, Any] | None:
     if isinstance(config, PLAIN):
         return None
     if not isinstance(config, type):
-        with suppress(Exception):  # somebody's method, which may want arguments
+        with without_faults():  # somebody's method, which may want arguments
             if isinstance(data := config.to_dict(), Mapping):
                 return settings_of(data)
         if is_dataclass(config):

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mechmarkov.utils.exits import exits_as_errors
+
 
 @contextmanager
 def our_own_numbers() -> Iterator[None]:
@@ -53,7 +55,8 @@ def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> An
     """Call a model in evaluation mode, with copies of its weights in a number type; it is left as it was.
 
     Neither weights nor buffers of the model take part, so that an update in place in its forward pass (a
-    running count, an embedding with `max_norm`) does not reach them.
+    running count, an embedding with `max_norm`) does not reach them. An exit in its code is an error: a
+    guard may ask for it that weights of ours set off and its own do not.
 
     Args:
         model: The model.
@@ -74,6 +77,7 @@ def call(model: nn.Module, dtype: torch.dtype, *args: Any, **options: Any) -> An
         stack.enter_context(_new_tensors(dtype))  # a mask that is made in the forward pass
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(exits_as_errors("its code"))
         return model(*args, **options)
 
 
