@@ -1,0 +1,98 @@
+"""Models trained on byte pairs, found in law, and on 4096 of LZW's words: sixteen seeds of each."""
+
+import numpy as np
+
+from experiments.claims import Finding, of_seeds
+from experiments.harness import Measured, over_seeds
+from experiments.tokenised.laws import P, loss, source
+from experiments.tokenised.training import MOST, STEPS, Losses, dictionary, losses
+from mechmarkov.sources.tokens.dictionaries import likeliest_pairs
+from mechmarkov.sources.tokens.tokenisers import Merges, Text
+from mechmarkov.theory import transducer
+
+MERGES = 14  # 16 tokens; with 30 merges token chains have more than 8000 hidden states
+WORDS = 4096
+LAG = 2  # the order of `tokens-lzw`
+SETTING = (
+    f"switching chain with probability {P:g}; one layer of two heads, width 32, an MLP of 64, contexts of 32 "
+    f"tokens, {STEPS} steps of AdamW on 32 sequences"
+)
+
+
+def pairs(lag: int, n_merges: int) -> Merges:
+    """Byte pairs in law; of pairs that tie, the first in the alphabet of tokens is merged."""
+    merges: tuple[tuple[Text, Text], ...] = ()
+    for _ in range(n_merges):
+        merges = (*merges, likeliest_pairs(source(lag), merges)[0])
+    return Merges(merges=merges)
+
+
+def symbols_lose(lag: int) -> float:
+    """What the unigram of symbols loses to the best (nats a symbol)."""
+    return loss(lag, transducer.strings(2, 1)) - source(lag).entropy_rate
+
+
+def byte_pairs(quick: bool) -> Measured:
+    """Models of byte pairs, by the order of the chain."""
+    seeds, lags, merges = (range(2), (2,), 6) if quick else (range(16), (1, 2, 3, 4), MERGES)
+    found = {lag: losses(lag, pairs(lag, merges), seeds) for lag in lags}
+    setting = f"{SETTING}; tokens are both symbols and {merges} merges of the likeliest pair, by law"
+    each = ", ".join(f"{lag}: {over_seeds(lost[:, 0])}" for lag, lost in found.items())
+    nearer = np.all([lost[:, 0] < symbols_lose(lag) / 2 for lag, lost in found.items()], axis=0)
+    beyond = np.all([lost[:, 0] < lost[:, 1] / 2 for lost in found.values()], axis=0)
+    unigrams = ", ".join(f"{lag}: {lost[0, 1]:.3g}" for lag, lost in found.items())
+    orders = f"orders {lags[0]} to {lags[-1]}"
+    return Measured(
+        [
+            of_seeds(
+                "tokens_pass",
+                nearer,
+                f"nearer the best than the unigram of symbols at each order; lost at order {each}",
+                f"{setting}; {orders}",
+                case="byte pairs",
+            ),
+            of_seeds(
+                "beyond_token_unigram",
+                beyond,
+                f"nearer the best than the unigram of tokens at each order, which loses at order {unigrams}",
+                f"{setting}; {orders}",
+                case="byte pairs",
+            ),
+        ]
+    )
+
+
+def many_words(quick: bool) -> Measured:
+    """A dictionary of 4096 words next to one of 64, trained for as long."""
+    seeds, size = (range(2), 256) if quick else (range(16), WORDS)
+    many = losses(LAG, dictionary(LAG, size), seeds)
+    few = losses(LAG, dictionary(LAG, MOST), seeds)
+    return Measured(of_many(many, few, size))
+
+
+def of_many(many: Losses, few: Losses, size: int) -> list[Finding]:
+    """What 4096 words say of the claims: symbols, the unigram of tokens, and 64 words."""
+    setting = f"{SETTING}; order {LAG}; tokens are LZW's first {size} words of one text"
+    symbols, lost, unigram = symbols_lose(LAG), over_seeds(many[:, 0]), many[0, 1]
+    return [
+        of_seeds(
+            "tokens_pass",
+            many[:, 0] < symbols / 2,
+            f"nearer the best than the unigram of symbols, {symbols:.3f} nats off; lost {lost}",
+            setting,
+            case="4096 words",
+        ),
+        of_seeds(
+            "beyond_token_unigram",
+            many[:, 0] < unigram / 2,
+            f"nearer the best than the unigram of tokens, {unigram:.3g} nats off; lost {lost}",
+            setting,
+            case="4096 words",
+        ),
+        of_seeds(
+            "most_words_cost",
+            many[:, 0] > few[:, 0],
+            f"lost {lost} with {size} words, {over_seeds(few[:, 0])} with {MOST}",
+            setting,
+        ),
+    ]
