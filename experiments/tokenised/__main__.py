@@ -3,15 +3,29 @@
 from pathlib import Path
 
 from experiments.harness import Study
-from experiments.tokenised.larger import byte_pairs, many_words
+from experiments.tokenised.encoders import encoders
+from experiments.tokenised.larger import byte_pairs
 from experiments.tokenised.laws import blocks, dictionaries, one_text, ties
+from experiments.tokenised.learnt import learnt
+from experiments.tokenised.theorems import theorems
 from experiments.tokenised.training import training
 from experiments.tokenised.windows import windows
 
 STUDY = Study(
     Path(__file__).parent,
     __doc__,
-    [blocks, dictionaries, ties, one_text, windows, training, byte_pairs, many_words],
+    [
+        theorems,
+        blocks,
+        learnt,
+        dictionaries,
+        ties,
+        one_text,
+        encoders,
+        windows,
+        training,
+        byte_pairs,
+    ],
 )
 
 if __name__ == "__main__":
