@@ -68,6 +68,13 @@ def test_fewest_tokens_are_those_of_dynamic_programming(delta, length):
     assert encoders.often(delta, length).sum() * delta / 2 == pytest.approx(fewest[0] / len(x), rel=0.02)
 
 
+def test_the_printed_argument_needs_the_printed_size():
+    delta, rate = 0.04, 0.04 * np.log(2**0.5 / 0.04) + 0.96 * np.log(1 / 0.96)
+    length = 1 + 2 * np.log(1 / delta) / delta
+    assert delta * np.log(2 * length + 1) / rate == pytest.approx(1.2724, abs=1e-4)
+    assert delta * np.log(3 * length) / rate == pytest.approx(1.361, abs=1e-3)
+
+
 def test_a_minimal_encoder_is_better_than_the_greedy_one():
     assert encoders.minimal_loss(0.1, 48) < encoders.greedy_loss(0.1, 48)
     rate = encoders.three_symbols(0.1).entropy_rate
@@ -92,4 +99,5 @@ def test_the_typical_text_has_no_long_runs():
 
 def test_sequential_pairs_must_be_frequent():
     assert learnt.sequential([0, 1] * 32, 4) == [(0,), (1,), (0, 1), (0, 1, 0, 1), (0, 1) * 4]
-    assert learnt.sequential([0, 0, 1, 1] * 4, 16) == [(0,), (1,)]
+    # Twice in a chunk of four symbols, where log 16 = 2.8 is asked.
+    assert learnt.sequential([0, 1] * 32, 16) == [(0,), (1,)]
