@@ -1,4 +1,4 @@
-"""Models trained on byte pairs, found in law, and on 4096 of LZW's words: sixteen seeds of each.
+"""Models trained on byte pairs, found in law, as figures 2 and 3 of the paper have them.
 
 With 30 merges a token chain has more than 8000 hidden states, so that byte pairs are few here.
 """
@@ -8,12 +8,11 @@ import numpy as np
 from experiments.claims import Finding, of_seeds
 from experiments.harness import Measured, over_seeds
 from experiments.tokenised.laws import P, loss, source
-from experiments.tokenised.training import MOST, STEPS, Losses, dictionary, losses
+from experiments.tokenised.training import STEPS, Losses, losses
 from mechmarkov.sources.tokens.dictionaries import likeliest_pairs
 from mechmarkov.sources.tokens.tokenisers import Merges, Text
 from mechmarkov.theory import transducer
 
-WORDS = 4096
 LAG = 2  # the order of `tokens-lzw`
 SETTING = (
     f"switching chain with probability {P:g}; one layer of two heads, width 32, an MLP of 64, contexts of 32 "
@@ -67,41 +66,5 @@ def of_pairs(size: int, found: dict[int, Losses]) -> list[Finding]:
             f"the unigram of tokens at order {unigrams}",
             setting,
             case=case,
-        ),
-    ]
-
-
-def many_words(quick: bool) -> Measured:
-    """A dictionary of 4096 words next to one of 64, trained for as long."""
-    seeds, size = (range(2), 256) if quick else (range(16), WORDS)
-    many = losses(LAG, dictionary(LAG, size), seeds)
-    few = losses(LAG, dictionary(LAG, MOST), seeds)
-    return Measured(of_many(many, few, size))
-
-
-def of_many(many: Losses, few: Losses, size: int) -> list[Finding]:
-    """What 4096 words say of the claims: symbols, the unigram of tokens, and 64 words."""
-    setting = f"{SETTING}; order {LAG}; tokens are LZW's first {size} words of one text"
-    symbols, lost, unigram = symbols_lose(LAG), over_seeds(many[:, 0]), many[0, 1]
-    return [
-        of_seeds(
-            "tokens_pass",
-            many[:, 0] < symbols / 2,
-            f"nearer the best than the unigram of symbols, {symbols:.3f} nats off; lost {lost}",
-            setting,
-            case="4096 words",
-        ),
-        of_seeds(
-            "beyond_token_unigram",
-            many[:, 0] < unigram / 2,
-            f"nearer the best than the unigram of tokens, {unigram:.3g} nats off; lost {lost}",
-            setting,
-            case="4096 words",
-        ),
-        of_seeds(
-            "most_words_cost",
-            many[:, 0] > few[:, 0],
-            f"lost {lost} with {size} words, {over_seeds(few[:, 0])} with {MOST}",
-            setting,
         ),
     ]
