@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from experiments.harness import Study
-from experiments.tokenised.encoders import encoders
 from experiments.tokenised.byte_pairs import byte_pairs
+from experiments.tokenised.encoders import encoders
 from experiments.tokenised.laws import blocks, dictionaries, one_text, ties
 from experiments.tokenised.learnt import learnt
 from experiments.tokenised.theorems import theorems
