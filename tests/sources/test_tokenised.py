@@ -1,5 +1,6 @@
 """Tokens: against plain encoders on all short texts, on long samples, and against `tokenizers`."""
 
+import json
 import re
 from itertools import pairwise, product
 
@@ -283,6 +284,10 @@ def test_three_thousand_words_have_one_law():
 
 
 def test_too_many_hidden_states_are_one_line():
+    source, theirs = Binary(p=0.8, q=0.8), Tokenizer(BPE())
+    text = "".join("ab"[symbol] for symbol in source.sample(1, 20_000, generator=generator(0))[0].tolist())
+    theirs.train_from_iterator([text], BpeTrainer(vocab_size=32, show_progress=False))
+    merges = json.loads(theirs.to_str())["model"]["merges"]
     with pytest.raises(ValueError, match="more than 4096 hidden states together") as told:
-        Tokenised(source=HIDDEN, tokeniser=Strings(length=12))
+        Tokenised(source=source, tokeniser=Merges(merges=merges))
     assert "\n" not in str(told.value)
