@@ -15,12 +15,13 @@ Derived:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import expit
 
-from experiments.claims import Finding, holds
+from experiments.claims import Finding, holds, share
 from experiments.exactness import exactly
 from experiments.harness import Measured
 from experiments.initialisation import flow as flows
@@ -165,6 +166,32 @@ def attention(quick: bool) -> Measured:
         ),
     ]
     return Measured(claims, {"attention": figure})
+
+
+def gaussian_attention(quick: bool) -> Measured:
+    """Small Gaussian starts of the flow with attention: the bigram for p + q < 1, the unigram above."""
+    starts, grid = (2, (0.2, 0.6)) if quick else (10, (0.1, 0.3, 0.6, 0.85))
+    rng = np.random.default_rng(2)
+    ends = {True: list[str](), False: list[str]()}  # by whether p + q is below 1
+    for p, q in product(grid, grid):
+        for e, w, a in rng.normal(0, 0.01, (starts, 3)):
+            ends[p + q < 1].append(flow(float(e), float(w), float(a), p, q).end)
+    below, above = ends[True].count("bigram"), ends[False].count("unigram")
+    hits, n = below + above, len(ends[True]) + len(ends[False])
+    return Measured(
+        [
+            Finding(
+                "attention_gaussian",
+                f"at the bigram {share(below, len(ends[True]))} for p + q < 1, at the unigram "
+                f"{share(above, len(ends[False]))} for p + q > 1",
+                holds(hits == n),
+                f"flow from e, w, a ~ N(0, 0.01^2), p and q in {grid}, context of {CONTEXT} tokens, exact "
+                "law",
+                "sampled",
+                (hits, n),
+            )
+        ]
+    )
 
 
 def _ends(ends: Sequence[str]) -> str:

@@ -1,21 +1,23 @@
 """One layer trained on symbols and on tokens of the same chain: orders 1 to 4, up to 1024 words."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.special import rel_entr
+from torch import Tensor
 
 import mechmarkov as mm
 from experiments.claims import of_seeds
 from experiments.figures import ranges, style, titled
-from experiments.harness import Measured, evaluation, exact, over_seeds, predictions, trained
+from experiments.harness import Measured, evaluation, over_seeds, predictions, trained
 from experiments.sampling_error import over_sequences
 from experiments.tokenised.laws import P, source, text
 from mechmarkov.sources import Tokenised
 from mechmarkov.sources.tokens.dictionaries import lzw
-from mechmarkov.sources.tokens.tokenisers import Greedy, Strings
+from mechmarkov.sources.tokens.tokenisers import Greedy, Merges, Strings
 
 SEQUENCES = 128
 STEPS = 600
@@ -31,20 +33,35 @@ def dictionary(lag: int, size: int) -> Greedy:
     return lzw(text(lag, 0, max(2_000, 20 * size + 200)), 2, size)
 
 
-def losses(lag: int, tokeniser: Greedy | Strings | None, seeds: range) -> Losses:
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Sequences that no model was trained on, and what is exact on them: probabilities of what is read."""
+
+    tokens: Int[Tensor, "batch position"]
+    best: Float[np.ndarray, "batch position token"]
+    unigram: Float[np.ndarray, "batch position token"]
+
+
+def known(source: mm.sources.Source, length: int) -> Known:
+    """The evaluation sequences of a source, with its best predictor and its unigram."""
+    tokens = evaluation(source, SEQUENCES, length)
+    best, unigram = source.best(), source.predictors()["unigram"]
+    return Known(tokens, best.probabilities(tokens.numpy()), unigram.probabilities(tokens.numpy()))
+
+
+def losses(lag: int, tokeniser: Greedy | Merges | Strings | None, seeds: range) -> Losses:
     """Train models, and return their `excess`, a row a seed."""
     read = source(lag) if tokeniser is None else Tokenised(source=source(lag), tokeniser=tokeniser)
     base = mm.load_recipe("tokens-lzw").with_set([f"steps={STEPS}", "checkpoints=[0]", "data.batch=32"])
     (runs,) = trained([base.replace(source=read.model_dump())], seeds)
-    return np.array([excess(run) for run in runs])
+    exact = known(runs[0].source, runs[0].config.n_ctx)
+    return np.array([excess(run, exact) for run in runs])
 
 
-def excess(run: mm.Run) -> tuple[float, float]:
+def excess(run: mm.Run, exact: Known) -> tuple[float, float]:
     """Returns what a model and the unigram of its tokens lose to the best one (nats a source symbol)."""
-    tokens = evaluation(run.source, SEQUENCES, run.config.n_ctx)
-    laws, model = exact(run.source, tokens), predictions(run, tokens)[-1]
-    best, each = laws[run.source.best().name], getattr(run.source, "symbols_per_token", 1.0)
-    lost = [over_sequences(rel_entr(best, q).sum(-1)) / each for q in (model, laws["unigram"])]
+    model, each = predictions(run, exact.tokens)[-1], getattr(run.source, "symbols_per_token", 1.0)
+    lost = [over_sequences(rel_entr(exact.best, q).sum(-1)) / each for q in (model, exact.unigram)]
     return float(lost[0]), float(lost[1])
 
 

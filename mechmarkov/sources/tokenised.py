@@ -20,7 +20,7 @@ from mechmarkov.theory.predictors import NextLaws, Tokens, check_tokens
 from mechmarkov.theory.token_law import TokenChain, TokenUnigram
 from mechmarkov.theory.transducer import Transducer
 
-MAX_HIDDEN = 1 << 11
+MAX_HIDDEN = 1 << 12  # 4096 of LZW's words need about 2700; a dense matrix of it is 128 MiB
 ORDERS = (2, 3)  # of the predictors that know only that many last tokens
 
 

@@ -23,7 +23,7 @@ SMOKE = {
     "random_walks": {"trapped", "any_loss", "which_token", "rounding", "mean_stays", "hidden_first_step"},
     "state_space": {"construction", "proofs"},
     "task_mixtures": set(),
-    "tokenised": {"blocks", "ties", "one_text", "windows"},
+    "tokenised": {"theorems", "blocks", "encoders", "ties", "one_text", "windows"},
     "unigram_trap": {"points"},
     "variable_order": set(),
     "where_is_the_bigram": {"first_step"},

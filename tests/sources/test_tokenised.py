@@ -1,5 +1,6 @@
 """Tokens: against plain encoders on all short texts, on long samples, and against `tokenizers`."""
 
+import json
 import re
 from itertools import pairwise, product
 
@@ -272,3 +273,21 @@ def test_what_is_pending_tells_the_symbols_that_wait(source):
     texts = [pending_text(source, *place[:2]) for place in source.chain.pending]
     values = source.parts.get("pending", np.ones((source.n_hidden, 1))).argmax(1).tolist()
     assert len(set(zip(values, texts, strict=True))) == len(set(values))
+
+
+def test_three_thousand_words_have_one_law():
+    text = Switch(p=0.8, q=0.8, lag=2).sample(1, 64_200, generator=generator(0))[0].tolist()
+    source = Tokenised(source=Switch(p=0.8, q=0.8, lag=2), tokeniser=lzw(text, 2, 3200))
+    assert source.n_states == 3200
+    # The chain of tokens against the linear solve over symbols, which has no limit.
+    np.testing.assert_allclose(source.pi, source.in_the_long_run.law, atol=1e-12)
+
+
+def test_too_many_hidden_states_are_one_line():
+    source, theirs = Binary(p=0.8, q=0.8), Tokenizer(BPE())
+    text = "".join("ab"[symbol] for symbol in source.sample(1, 20_000, generator=generator(0))[0].tolist())
+    theirs.train_from_iterator([text], BpeTrainer(vocab_size=32, show_progress=False))
+    merges = json.loads(theirs.to_str())["model"]["merges"]
+    with pytest.raises(ValueError, match="more than 4096 hidden states together") as told:
+        Tokenised(source=source, tokeniser=Merges(merges=merges))
+    assert "\n" not in str(told.value)
