@@ -4,7 +4,6 @@ import pytest
 
 import mechmarkov as mm
 
-
 pytestmark = pytest.mark.usefixtures("few_nulls", "one_term")
 
 

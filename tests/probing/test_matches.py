@@ -1,5 +1,7 @@
 """Matches and what lag and tokens say of them, against loops and on data where one of the two tells."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -68,10 +70,11 @@ def by_hand(batch: Batch, window: int | None, k: int) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize(
     ("window", "reading", "pairs"),
     [
-        (None, {}, 0), (3, {}, 0), (None, {"last": True}, 0), (3, {"last": True}, 0), (None, {"query": True}, 0),
-        (3, {"query": True}, 0), (None, {}, 16), (3, {"query": True}, 16),
+        *product((None, 3), ({}, {"last": True}, {"query": True}), [0]),
+        (None, {}, 16),
+        (3, {"query": True}, 16),
     ],
-)  # fmt: skip
+)
 def test_matches_and_surprises_are_those_of_loops(monkeypatch, window, reading, pairs):
     monkeypatch.setattr(module, "PAIRS_A_CELL", pairs)
     batch = batch_of(random_states(4, 7), **reading)
