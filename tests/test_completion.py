@@ -14,7 +14,7 @@ import pytest
 SCRIPT = """
 eval "$(_MECHMARKOV_COMPLETE=bash_source mechmarkov)"
 for typed in "$@"; do
-    COMP_WORDS=(mechmarkov $typed); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    COMP_WORDS=(mechmarkov $typed); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
     _mechmarkov_completion mechmarkov
     echo "$typed: ${COMPREPLY[*]}"
 done
