@@ -47,6 +47,7 @@ HIDING = {
     [
         *(("a file", content, "what is imported from it") for content in HIDING),
         *(("a folder", "is empty", asked) for asked in PAINTERS),
+        ("a folder", "fails", "what is imported from it"),
         ("a file", "has a class", "an attribute that is looked up on a class of it"),
     ],
 )
