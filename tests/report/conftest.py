@@ -11,7 +11,6 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from window import Browser
 
-from mechmarkov.probing import subject
 from mechmarkov.report.html import write
 
 FLAGS = (
@@ -19,14 +18,6 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _two_nulls() -> Iterator[None]:
-    """Two null models: no page here is asked for a null that was measured."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subject, "NULL_MODELS", 2)
-        yield
 
 
 @pytest.fixture(scope="session")

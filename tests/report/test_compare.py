@@ -106,6 +106,7 @@ def test_runs_are_called_by_their_files_and_by_their_folders_where_files_are_cal
         called_names([Path("x/run.pt"), Path("x/run.pt")])
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_by_command_line_each_run_has_its_folder_and_all_have_a_page(tmp_path):
     for name in ("walk", "trap"):
         mm.example(name).save(tmp_path / f"{name}.pt")

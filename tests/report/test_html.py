@@ -351,6 +351,7 @@ def test_the_end_of_a_context_is_held_against_uniform_attention_on_all_of_it():
     assert "The last 5 of 64 positions are shown." in figure_card("f", figure).caption
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_a_heads_panel_names_every_position_by_its_place_in_the_context():
     shown = {}
     for name in ("walk", "induction"):

@@ -27,6 +27,7 @@ def test_six_of_eight_seeds():
     assert {line.partition(": ")[0] for line in told_shares(shares_of(two))} == {"a", "b"}
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_several_runs_end_with_their_shares(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for seed in (0, 1):
@@ -45,6 +46,7 @@ def test_several_runs_end_with_their_shares(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("few_nulls")
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
 def test_shares_can_be_read_on_the_page(browser, tmp_path, width, scheme):
     result = mm.probe(mm.example("walk"), ["attention"], sequences=64)
@@ -54,6 +56,7 @@ def test_shares_can_be_read_on_the_page(browser, tmp_path, width, scheme):
     assert_nothing_is_wrong(browser, width)
 
 
+@pytest.mark.usefixtures("few_nulls")
 def test_runs_of_unlike_settings_have_no_share(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     mm.example("walk").save("walk.pt")

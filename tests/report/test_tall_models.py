@@ -15,6 +15,7 @@ READY = "return [...document.querySelectorAll('.hero .drawing')].every((d) => d.
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("few_nulls")
 def test_four_layers_of_eight_heads_fit_on_one_screen(browser, tmp_path):
     shape = {"n_layers": 4, "n_heads": 8, "d_model": 16, "d_head": 2, "n_ctx": 16, "d_vocab": 3}
     model = HookedDecoder(DecoderConfig(attn_only=True, **shape))
@@ -31,6 +32,7 @@ def test_four_layers_of_eight_heads_fit_on_one_screen(browser, tmp_path):
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("few_nulls")
 def test_two_layers_with_mlps_fit_on_one_screen(browser, tmp_path):
     run = model_zoo()["mixed: half in each MLP"]()
     probes = ["behaviour", "attention", "storage", "ablation"]

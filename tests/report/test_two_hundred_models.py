@@ -26,6 +26,7 @@ def test_there_are_more_than_two_hundred():
         for i, name in enumerate(MODELS)
     ],
 )
+@pytest.mark.usefixtures("few_nulls")
 def test_no_two_statements_disagree(name):
     result = mm.probe(MODELS[name](), sequences=16)
     assert not result.failed

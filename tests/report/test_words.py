@@ -42,6 +42,7 @@ IN_SYSTEM = {"trap", "value table", "two back", "nothing", "another law"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.system if name in IN_SYSTEM else ()) for name in RUNS]
 )
+@pytest.mark.usefixtures("few_nulls")
 def test_no_sentence_is_long_and_no_two_disagree(name):
     result = mm.probe(RUNS[name](), sequences=8)
     assert not result.failed
