@@ -109,7 +109,7 @@ def test_windows_and_lags_count_states_only():
     assert with_it.to(torch.device("cpu")).first == with_it.head(1).first == 1
 
 
-def test_what_is_measured_and_what_says_why_not(tmp_path, capsys, trained, few_nulls):
+def test_what_is_measured_and_what_says_why_not(tmp_path, capsys, trained):
     folder, _ = trained
     out, report = tmp_path / "run.pt", tmp_path / "report"
     source = SOURCE.model_dump_json()
