@@ -13,31 +13,34 @@ import pytest
 
 SCRIPT = """
 eval "$(_MECHMARKOV_COMPLETE=bash_source mechmarkov)"
-COMP_WORDS=({words}); COMP_CWORD={last}
-_mechmarkov_completion mechmarkov
-printf '%s\\n' "${{COMPREPLY[@]}}"
+for typed in "$@"; do
+    COMP_WORDS=(mechmarkov $typed); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+    _mechmarkov_completion mechmarkov
+    echo "$typed: ${COMPREPLY[*]}"
+done
 """
 TYPED = {
-    "train walk-k6-b": ["walk-k6-biased"],
-    "sweep bin": ["binary-phase"],
-    "probe --example tr": ["trap"],
-    "probe --probes attention,sy": ["attention,symmetry"],
-    "bench --cases hea": ["head"],
-    "verif": ["verify"],
-    "train nothing-begins-so": [""],
+    "train walk-k6-b": "walk-k6-biased",
+    "sweep bin": "binary-phase",
+    "probe --example tr": "trap",
+    "probe --probes attention,sy": "attention,symmetry",
+    "bench --cases hea": "head",
+    "verif": "verify",
+    "train nothing-begins-so": "",
 }
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the completion that is tried is bash's")
-@pytest.mark.parametrize("typed", TYPED)
-def test_a_name_is_completed_in_bash(typed):
-    words = f"mechmarkov {typed}"
-    script = SCRIPT.format(words=words, last=len(words.split()) - 1)
+def test_a_name_is_completed_in_bash():
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     shell = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "PATH": path}, timeout=60
+        ["bash", "-c", SCRIPT, "bash", *TYPED],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
     )
-    assert (shell.stderr, shell.stdout.splitlines()) == ("", TYPED[typed])
+    expected = [f"{typed}: {completed}" for typed, completed in TYPED.items()]
+    assert (shell.stderr, shell.stdout.splitlines()) == ("", expected)
 
 
 # How a shell begins without its reader's settings, and the line by which it completes our words.

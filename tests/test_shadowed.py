@@ -42,9 +42,15 @@ HIDING = {
 }
 
 
-@pytest.mark.parametrize("asked", PAINTERS)
-@pytest.mark.parametrize("content", HIDING)
-@pytest.mark.parametrize("kind", ["a file", "a folder"])
+@pytest.mark.parametrize(
+    ("kind", "content", "asked"),
+    [
+        *(("a file", content, "what is imported from it") for content in HIDING),
+        *(("a folder", "is empty", asked) for asked in PAINTERS),
+        ("a folder", "fails", "what is imported from it"),
+        ("a file", "has a class", "an attribute that is looked up on a class of it"),
+    ],
+)
 def test_the_file_that_hides_a_package(folders, kind, content, asked):
     own, installed = folders
     (installed / "painter.py").write_text(PAINTERS[asked])

@@ -1,6 +1,7 @@
 """One table of model shapes for all tests of the decoder, and weights in which nothing is zero."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 import torch
 
@@ -148,6 +149,18 @@ def tokens_of(config: DecoderConfig, *lead: int, length: int | None = None, seed
     generator = torch.Generator().manual_seed(1000 + seed)
     shape = (*(lead or (3,)), length or config.n_ctx)
     return torch.randint(config.d_vocab, shape, generator=generator)
+
+
+# What has an axis of models in a stack and none in one model: scores, masks, biases, rotations and groups.
+ALONE = (
+    "plain", "window", "ALiBi", "shortformer", "rotary, part of the head", "relative, window, MLP, LN",
+    "relative bias, window, grouped queries", "Llama",
+)  # fmt: skip
+
+
+def stacked_and_alone(cases: Iterable[str], n_models: int) -> list[tuple[str, int | None]]:
+    """Every case as a stack of so many models, and some of them as one model."""
+    return [*((case, n_models) for case in cases), *((case, None) for case in cases if case in ALONE)]
 
 
 def nodes(output):

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from decoder_cases import CASES, MIXERS, OWN, config_of, decoder_of, tokens_of
+from decoder_cases import CASES, MIXERS, OWN, config_of, decoder_of, stacked_and_alone, tokens_of
 from decoder_equations import look, losses_and_gradients, reference, relative_error
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -44,8 +44,7 @@ def test_float32_is_near_float64():
 # -- fused against spelled out -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_models", [None, 3])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "n_models"), stacked_and_alone(CASES, 3))
 def test_fused_equals_spelled_out(case, n_models, monkeypatch):
     monkeypatch.setattr(attention, "MAX_SPELLED_OUT", 0)
     decoder = decoder_of(config_of(case), n_models=n_models).double()
@@ -207,8 +206,7 @@ def test_a_model_is_true_and_a_single_one_has_no_length():
         len(decoder)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("n_models", [None, 3])
+@pytest.mark.parametrize(("case", "n_models"), stacked_and_alone(CASES, 3))
 def test_a_batch_that_no_fused_kernel_addresses_at_once(case, n_models, monkeypatch):
     """CUDA's kernels address 65 535; the limit is lowered so that the parts are met on any device."""
     decoder = decoder_of(config_of(case), n_models=n_models)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decoder_cases import CASES, SHARED, config_of, decoder_of, tokens_of
+from decoder_cases import CASES, SHARED, config_of, decoder_of, stacked_and_alone, tokens_of
 from lens_pairs import assert_close, needs_live, pair
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 
@@ -21,8 +21,9 @@ def masked(tokens):
     return mask
 
 
-@pytest.mark.parametrize("n_models", [None, 2])
-@pytest.mark.parametrize("case", [case for case in CASES if case not in WINDOWED])
+@pytest.mark.parametrize(
+    ("case", "n_models"), stacked_and_alone([case for case in CASES if case not in WINDOWED], 2)
+)
 def test_masked_tokens_are_as_if_they_were_not_there(case, n_models):
     model = decoder_of(config_of(case), n_models=n_models).double()
     tokens = tokens_of(model.config, *([] if n_models is None else [n_models, 3]))

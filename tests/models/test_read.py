@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from decoder_cases import CASES, config_of, decoder_of, tokens_of
+from decoder_cases import CASES, config_of, decoder_of, stacked_and_alone, tokens_of
 
 from mechmarkov.interventions.ablate import ablate, ablate_path
 from mechmarkov.interventions.attention import limit_window, override_attention
@@ -21,8 +21,7 @@ def assert_equal(read, whole):
     assert torch.allclose(read, whole, rtol=ROUNDING, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("n_models", [None, 2])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "n_models"), stacked_and_alone(CASES, 2))
 @torch.no_grad()
 def test_the_positions_that_are_read(case, n_models):
     config = config_of(case)

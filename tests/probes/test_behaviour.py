@@ -26,6 +26,8 @@ from mechmarkov.probes import behaviour
 from mechmarkov.probing.batch import Batch
 from mechmarkov.sources import Binary, Chain, Circle
 
+pytestmark = pytest.mark.usefixtures("few_nulls")
+
 
 def predict(scores: np.ndarray, kind: str) -> list[float]:
     if kind == "cross_entropy":

@@ -1,6 +1,7 @@
 """Parts of what is hidden: models set by hand that hold both, and that hold one of them."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ def beliefs(n=400):
     return tokens, FACTORED.beliefs(tokens)
 
 
+@cache
 def probed(**options):
     run = run_of(hidden_belief(MIXTURE, 5, **options), source=MIXTURE)
     return probe_quickly(run, ["belief"])["belief"]

@@ -90,7 +90,7 @@ def test_a_weaker_induction_head_is_told_too():
 
 def test_a_circuit_of_three_tokens_is_a_circuit():
     """It was judged by the bigram in context, from which the law of two tokens is farther with it."""
-    model = induction_pair(2, 40, lags=(1, 2), gain=4.0)
+    model = induction_pair(2, LONG, lags=(1, 2), gain=4.0)
     source = DirichletChains(n_states=2, order=2, start="uniform")
     _, _, tiles = told(model, source=source, probes=["behaviour", "induction", "ablation"])
     assert lives(tiles).answer.startswith("L0H0 → L1H0")

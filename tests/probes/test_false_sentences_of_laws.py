@@ -176,7 +176,7 @@ def test_a_better_law_at_the_start_tells_the_lesser():
 
 def test_noise_may_hide_that_a_point_is_not_stationary():
     """Its table is 0.7 of the law's, and an induction head adds to it."""
-    model = with_direct_table(induction_pair(4, LONG, gain=1.0), 0.7 * L4)
+    model = with_direct_table(induction_pair(4, 12, gain=1.0), 0.7 * L4)
     result, _, tiles = told(model, probes=["behaviour", "landscape"])
     point = result.claims.first("is_at")
     assert (point.status, point.object) == ("open", ("minimum", "saddle", "neither"))

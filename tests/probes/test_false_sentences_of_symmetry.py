@@ -30,7 +30,7 @@ def test_a_random_start_of_no_size_is_a_start_from_zero():
 
 @pytest.mark.parametrize(
     ("every", "steps", "status"),
-    [(20, 400, "open"), (5, 10, "shown")],  # the second: by linear theory; and it did not, see the first
+    [(20, 200, "open"), (5, 10, "shown")],  # the second: by linear theory; and it did not, see the first
 )
 def test_a_run_that_has_learned_is_not_said_to_leave_in_the_past(every, steps, status):
     """The minimum itself lies at an amplitude of 0.6, which is below the one that counts as away."""

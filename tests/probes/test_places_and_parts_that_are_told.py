@@ -169,10 +169,9 @@ def test_what_takes_more_than_there_is_has_no_share():
     assert sentence(against).endswith("against the bigram: more than all of what there is of it.")
 
 
-@pytest.mark.parametrize("heads", [3, 4])
-def test_a_rank_is_at_most_the_weights_own(heads):
+def test_a_rank_is_at_most_the_weights_own():
     """A head's table of three states has rank 3, though its weight has room for 12."""
-    claims = told(heads_in_turn([L] * heads), ["storage"]).claims
+    claims = told(heads_in_turn([L] * 3), ["storage"]).claims
     assert claims.first("stores").number("rank that keeps 90 %") <= 3
 
 

@@ -88,7 +88,7 @@ def test_the_learned_walk_is_a_program():
 
 
 def test_the_bundled_induction_run_is_a_program_to_a_hundredth_of_a_nat():
-    data, values = measured(mm.example("induction"), sequences=None)
+    data, values = measured(mm.example("induction"), sequences=512)
     assert values["kl_model_program"] < 0.01
     assert values["kl_model_program"] < values["kl_model_predictor"]
     assert values["program_predictor"] == "in_context_bigram"

@@ -176,10 +176,9 @@ def test_only_cycles_are_determined():
 # 6: two heads that only undo each other
 
 
-@pytest.mark.parametrize("gain", [2.0, 4.0])
-def test_a_head_that_undoes_another_is_no_part(gain):
+def test_a_head_that_undoes_another_is_no_part():
     table = 2 * torch.tensor(np.random.default_rng(4).normal(size=(3, 3))).float()
-    model = heads_that_cancel(table, gain)
+    model = heads_that_cancel(table, 2.0)
     result, screen, answers = told(
         model, ["behaviour", "ablation", "induction"], DirichletChains(n_states=3), sequences=128
     )

@@ -132,7 +132,7 @@ def test_a_head_that_looks_at_the_parent_and_is_worth_nothing_is_not_named():
 
 def test_an_induction_circuit_that_writes_nothing_is_not_named():
     asked = ["behaviour", "storage", "ablation", "attention", "induction"]
-    decoy, real = induction_pair(3, 32), induction_pair(3, 64, gain=2.3)
+    decoy, real = induction_pair(3, 32), induction_pair(3, 32, gain=2.3)
     with torch.no_grad():
         decoy.blocks[1].attn.W_O.zero_()
         decoy.get_parameter("unembed.W_U")[:3] = LOG_P

@@ -178,7 +178,7 @@ def ask(probe: mm.Probe, run: Run, sequences: int = 64, steps="last", *, seed: i
     return data, probe.scores(data, fresh), claims_of(probe, data, fresh)
 
 
-def probe_quickly(run: Run, probes=None, *, nulls=8, sequences=64, steps="last", drawn=False):
+def probe_quickly(run: Run, probes=None, *, nulls=2, sequences=64, steps="last", drawn=False):
     """`mm.probe` with fewer null models and estimates of a law, for tests that assert nothing of them.
 
     `drawn` is whether each probe's figures are drawn once, as `mm.probe` does: an eighth of the time.

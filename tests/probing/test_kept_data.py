@@ -88,7 +88,7 @@ def test_off_writes_nothing_and_a_folder_that_cannot_be_made_is_no_error(folder,
     [("walk", None), pytest.param("induction", ["induction", "program"], marks=pytest.mark.system)],
 )
 def test_every_probe_gives_the_same_scores_with_kept_data(folder, example, probes, monkeypatch):
-    monkeypatch.setattr(subject, "NULL_MODELS", 4)
+    monkeypatch.setattr(subject, "NULL_MODELS", 2)
     run = mm.example(example)
     first = mm.probe(run, probes, sequences=32)
     files = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}

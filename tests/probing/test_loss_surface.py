@@ -1,6 +1,7 @@
 """Loss, gradient and curvature against the decoder itself, differences and the dense Hessian."""
 
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
@@ -51,8 +52,13 @@ def loss_by_the_decoder(run, surface, step):
     return run.objective.expected_loss(decoder(tokens)[:, surface.population.read], law).mean()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("objective", [Objective(), RAW_LOG, Objective(kind="squared", read="last")])
+@pytest.mark.parametrize(
+    ("shape", "objective"),
+    [
+        *((shape, Objective()) for shape in SHAPES),
+        *product(("plain", "LN and MLP"), (RAW_LOG, Objective(kind="squared", read="last"))),
+    ],
+)
 def test_loss_and_gradient_are_the_decoders_own(shape, objective):
     run = random_run(shape, n_steps=2, objective=objective)
     surface, _ = surface_of(run)

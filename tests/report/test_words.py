@@ -25,7 +25,6 @@ def handset(model: Callable[[], torch.nn.Module], source: mm.sources.Source) -> 
 
 
 RUNS: dict[str, Callable[[], mm.Run]] = {
-    "walk": lambda: mm.example("walk"),
     "trap": lambda: mm.example("trap"),
     "value table": handset(lambda: value_table(TABLE, 16), CHAIN),
     "two back": handset(lambda: value_table(TABLE, 16, lag=2), CHAIN),
@@ -36,7 +35,8 @@ RUNS: dict[str, Callable[[], mm.Run]] = {
 }
 
 
-IN_SYSTEM = {"value table", "two back", "nothing", "another law"}
+# The bundled walk is among the models of `test_two_hundred_models.py`.
+IN_SYSTEM = {"trap", "value table", "two back", "nothing", "another law"}
 
 
 @pytest.mark.parametrize(

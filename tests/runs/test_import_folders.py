@@ -302,8 +302,14 @@ STEP_KEYS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("key", STEP_KEYS)
-@pytest.mark.parametrize("value", [12, 12.0, torch.tensor(12), torch.tensor([12], dtype=torch.int)], ids=repr)
+STEP_VALUES = (12.0, torch.tensor(12), torch.tensor([12], dtype=torch.int))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [*((key, 12) for key in STEP_KEYS), *(("step", value) for value in STEP_VALUES)],
+    ids=repr,
+)
 def test_steps_by_any_of_their_names(tmp_path, key, value):
     state = drawn(NanoGPT(Config())).state_dict()
     for data in ({"model": state, key: value}, {"ckpt": {"model": state}, key: value}):

@@ -96,8 +96,10 @@ def headless(config, attribute="config") -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("attribute", ["config", "cfg", "args", "hparams"])
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(
+    ("kind", "attribute"),
+    [*((kind, "config") for kind in CONFIGS), *(("dict", name) for name in ("cfg", "args", "hparams"))],
+)
 def test_a_config_is_read_whatever_it_is(kind, attribute):
     run = Run.from_model(headless(CONFIGS[kind], attribute), source=SOURCE)
     assert run.config.n_heads == 2
