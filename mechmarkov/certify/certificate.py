@@ -14,14 +14,16 @@ from mechmarkov.certify.bounds import norm_bound
 from mechmarkov.certify.bounds.ball import EXACT, FLOAT32
 from mechmarkov.certify.bounds.every import Bounds, bounds, counted, why_no_bounds
 from mechmarkov.certify.bounds.layer import Layer
-from mechmarkov.certify.choose import read_off, smallest, worst_contexts
+from mechmarkov.certify.choose import NEAR, read_off, smallest, worst_contexts
 from mechmarkov.certify.contexts import Contexts, cases, n_cases
 from mechmarkov.certify.programs import READ_OFF, Program, from_rows, from_source, middle, of_table
 from mechmarkov.certify.search import Judge, WorstSeen, largest, largest_of_all, search
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective, sequence_length
 from mechmarkov.runs.run import Run
-from mechmarkov.sources import LaggedChain
+from mechmarkov.sources import Observed
+from mechmarkov.sources.base.lagged import Lagged
+from mechmarkov.sources.base.stationary import Stationary
 from mechmarkov.theory.kernel import FLOOR, kl
 from mechmarkov.utils.errors import list_of, number_of
 from mechmarkov.utils.text import at_most, shown
@@ -32,6 +34,7 @@ DRAWN = 64  # sequences of the source: where a search starts, and what is seen b
 CHECKED = 256  # of the worst contexts that bounds name, those that the model itself is run on
 DRAW_SEED = 0x7C0FFEE
 MOST_CASES: Final = 1024  # of the states at all lags of a table
+MOST_OWN_CASES: Final = 64  # of a table that nobody asked for
 
 Rows = Sequence[Sequence[float]]
 Histories = Int[np.ndarray, "batch known_position"]
@@ -111,8 +114,8 @@ def certify(
         program: `constant`, `parent` or `row`, read off the model, an exact predictor of the source by its
             name, or a table with the law after each state. None for the smallest that is near the model.
         lags: The lags of the states that a table has: (1,) for the parent, (1, 2) for the last two states,
-            (1, 3) for the parent and the state two in front of it. None for the parent, and of a source whose
-            states depend on another lag for that lag too.
+            (1, 3) for the parent and the state two in front of it. None for the parent, and where that is not
+            near and the source depends on few other lags, for these too.
         step: A training step the run has kept, -1 for the last.
         seconds: Budget of the bounds; of what is left of it a search for the worst sequence, where there are
             none. Each tries something once.
@@ -138,26 +141,46 @@ def certify(
     if program is not None and not isinstance(program, str):  # a table may be an array
         program = list_of("program", program, "a name, or a table with a row for each state")
     contexts, given = Contexts.of(run.source, run.objective, run.config), _given(run, program)
-    contexts = replace(contexts, lags=_lags(run, program, lags))
     decoder = run.model(step).double() if unit == EXACT else run.model(step)
     layer = Layer(run.config, _finite_weights(decoder), unit)
-    model = _Model(run, decoder, layer, contexts, _drawn(run, contexts))
-    bounded, why = _bounds(model, run.objective, program, seconds)
+    drawn, tried = _drawn(run, contexts), [replace(contexts, lags=own) for own in _lags(run, program, lags)]
+    models = [_Model(run, decoder, layer, one, drawn) for one in tried]
+    certificate, reasons = None, list[str]()
+    for index, model in enumerate(models):
+        left = began + seconds - time.monotonic() if index else seconds  # the first is always tried
+        if left <= 0:
+            break
+        one = _of_lags(model, program, given, left, tokens)
+        if isinstance(one, str):
+            reasons.append(one)
+        elif certificate is None or one.kl_at.max() < certificate.kl_at.max():
+            certificate = one
+        if certificate is not None and certificate.kl_at.max() <= NEAR:
+            break
+    if certificate is None:
+        if program == "row":
+            raise ValueError(f"program is 'row', but {reasons[0]}")
+        chosen = given or _by_samples(models[0], program)
+        certificate = _without_bounds(models[0], chosen, reasons[0], tokens, began + seconds)
+    return replace(certificate, seconds=time.monotonic() - began)
+
+
+def _of_lags(
+    model: "_Model", program: str | Rows | None, given: Program | None, seconds: float, tokens: int
+) -> Certificate | str:
+    """The certificate by bounds of a table of the states at the lags of a model's contexts, or why none."""
+    bounded, why = _bounds(model, model.run.objective, program, seconds)
     if given is None:
         name = program if isinstance(program, str) else None
-        options = [(made, one) for one in bounded for made in read_off(one, name, contexts.lags)]
+        options = [(made, one) for one in bounded for made in read_off(one, name, model.contexts.lags)]
     else:
         options = [(given, one) for one in bounded if given.is_table and one.kind != "counts"]
-    certificate = _with_bounds(model, options, tokens) if options else None
-    if certificate is not None and certificate.tier == "2" and certificate.is_vacuous:
-        certificate, why = None, f"what bounds are known of its {run.config.n_layers} layers are vacuous"
-    if certificate is None:
-        why = why or _why_no_options(given)
-        if program == "row":
-            raise ValueError(f"program is 'row', but {why}")
-        chosen = given or _by_samples(model, program)
-        certificate = _without_bounds(model, chosen, why, tokens, began + seconds)
-    return replace(certificate, seconds=time.monotonic() - began)
+    if not options:
+        return why or _why_no_options(given)
+    certificate = _with_bounds(model, options, tokens)
+    if certificate.tier == "2" and certificate.is_vacuous:
+        return f"what bounds are known of its {model.run.config.n_layers} layers are vacuous"
+    return certificate
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,16 +288,17 @@ def _given(run: Run, program: str | Rows | None) -> Program | None:
     return from_rows(program, run.source.n_states)
 
 
-def _lags(run: Run, program: str | Rows | None, lags: Sequence[int] | None) -> tuple[int, ...]:
-    """Returns the lags of a table.
+def _lags(run: Run, program: str | Rows | None, lags: Sequence[int] | None) -> list[tuple[int, ...]]:
+    """Returns the lags of the tables that are tried, one after the other while none is near.
 
     Raises:
         ValueError: They are not lags that the model can read, or the program has no such table.
     """
     whole = program is None or program in ("constant", "parent")
     if lags is None:
-        own = run.source.lag if isinstance(run.source, LaggedChain) else 1
-        return (1, own) if whole and 1 < own <= run.config.n_ctx - run.objective.query else (1,)
+        own = _of_source(run) if whole else (1,)
+        few = n_cases(run.source.n_states, own) <= MOST_OWN_CASES
+        return [(1,), own] if len(own) > 1 and few else [(1,)]
     given, most = list_of("lags", lags, "numbers from 1 that begin with 1"), run.config.n_ctx
     whole_numbers = all(isinstance(lag, int) and not isinstance(lag, bool) for lag in given)
     if not whole_numbers or given[:1] != [1] or given != sorted(set(given)) or given[-1] > most:
@@ -289,7 +313,16 @@ def _lags(run: Run, program: str | Rows | None, lags: Sequence[int] | None) -> t
             f"lags has {len(given)} entries, expected fewer: {run.source.n_states} states have more than "
             f"{MOST_CASES} cases there"
         )
-    return tuple(given)
+    return [tuple(given)]
+
+
+def _of_source(run: Run) -> tuple[int, ...]:
+    """The lags that the source's next state depends on, with the parent's, where the model can read them."""
+    source, known = run.source, run.config.n_ctx - run.objective.query
+    order = source.order if isinstance(source, Stationary | Observed) else None
+    if order is None or not 1 < order <= known:
+        return (1,)
+    return (1, order) if isinstance(source, Lagged) else tuple(range(1, order + 1))
 
 
 def _bounds(

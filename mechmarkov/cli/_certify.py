@@ -24,7 +24,7 @@ NUMBERS = ("tier", "worst_kl", "worst_log_ratio", "worst_logit_error", "why")
 @click.option(
     "--lags",
     metavar="N,…",
-    help="Lags of the states that a table looks at: 1,2 for the last two.  [1, and that of a lagged chain]",
+    help="Lags of the states that a table looks at: 1,2 for the last two.  [1; then the source's]",
 )
 @STEP
 @click.option(
@@ -79,7 +79,8 @@ def certify(
         numbers = {name: getattr(found, name) for name in NUMBERS}
         seen = {"kl": found.seen.nats, "position": position, "history": history}
         proof = None if found.worst_kl is None else str(out)
-        return print_json({"program": found.program.name, **numbers, "seen": seen, "proof": proof})
+        of_program = {"program": found.program.name, "lags": found.contexts.lags}
+        return print_json({**of_program, **numbers, "seen": seen, "proof": proof})
     click.echo(loaded.title())
     for sentence in sentences(found):
         click.echo(sentence)
