@@ -5,7 +5,9 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ from mechmarkov.utils.text import words
 SEQUENCES = 256
 STEPS = 6
 SECONDS = 20.0  # of a certificate
+PROCESSES = 2
 SMALL = {"width": 32, "context": 24, "steps": 600, "layers": 1}
+Scores = Mapping[str, Mapping[str, Score]]
 TURNS = np.array([[0.05, 0.85, 0.1], [0.1, 0.05, 0.85], [0.85, 0.1, 0.05]])
 
 
@@ -214,21 +218,13 @@ RUNS: dict[str, tuple[str, Callable[[], mm.Run]]] = {
 def main(folder: Path) -> None:
     """Write the reports, the page and the file that list them, and the glossary."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = []
     scores: dict[str, dict[str, Score]] = {}
-    for name, (said, made) in RUNS.items():
-        run = made()
-        kept = np.linspace(0, run.n_steps - 1, min(STEPS, run.n_steps)).round().astype(int)
-        result = mm.probe(run, steps=run.steps[kept].tolist(), sequences=SEQUENCES)
-        result.metadata["name"] = name
-        result.report(folder / f"{name}.html")
-        summary = result.summary()
-        told = {key: summary[key] for key in ("badge", "headline")}
-        row = {"name": name, "said": said, "report": f"{name}.html", "source": run.source.title(), **told}
-        rows.append(row | {"certificate": certificate(run, folder, name)})
-        add(scores, result)
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        made = list(pool.map(report, [folder] * len(RUNS), RUNS))
+    rows = [row for row, _ in made]
     named = [name for name in registered() if load_probe(name).on_request]
-    add(scores, mm.probe(table(), named, sequences=SEQUENCES))
+    for of_probes in [own for _, own in made] + [scores_of(mm.probe(table(), named, sequences=SEQUENCES))]:
+        add(scores, of_probes)
     missing = set(registered()) - set(scores)
     if missing:
         raise ValueError(f"no report has scores of {', '.join(sorted(missing))}, expected one of every probe")
@@ -236,6 +232,25 @@ def main(folder: Path) -> None:
     (folder / "index.html").write_text(index(rows))
     (folder / "gallery.json").write_text(json.dumps({"runs": rows}, indent=1, ensure_ascii=False) + "\n")
     (folder / "glossary.md").write_text(glossary(scores))
+
+
+def report(folder: Path, name: str) -> tuple[dict[str, Any], Scores]:
+    """One run's report and certificate in the folder: its row of the list, and its scores by probe."""
+    said, made = RUNS[name]
+    run = made()
+    kept = np.linspace(0, run.n_steps - 1, min(STEPS, run.n_steps)).round().astype(int)
+    result = mm.probe(run, steps=run.steps[kept].tolist(), sequences=SEQUENCES)
+    result.metadata["name"] = name
+    result.report(folder / f"{name}.html")
+    summary = result.summary()
+    told = {key: summary[key] for key in ("badge", "headline")}
+    row = {"name": name, "said": said, "report": f"{name}.html", "source": run.source.title(), **told}
+    return row | {"certificate": certificate(run, folder, name)}, scores_of(result)
+
+
+def scores_of(result: mm.Result) -> Scores:
+    """The scores of all probes that answered."""
+    return {probe: outcome.scores for probe, outcome in result.outcomes.items()}
 
 
 def certificate(run: mm.Run, folder: Path, name: str) -> dict[str, Any]:
@@ -289,10 +304,10 @@ def index(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def add(scores: dict[str, dict[str, Score]], result: mm.Result) -> None:
-    """Note the scores of a result, those with a null before those without."""
-    for probe, outcome in result.outcomes.items():
-        for key, score in outcome.scores.items():
+def add(scores: dict[str, dict[str, Score]], of_probes: Scores) -> None:
+    """Note the scores of a run, those with a null before those without."""
+    for probe, own in of_probes.items():
+        for key, score in own.items():
             known = scores.setdefault(probe, {}).get(key)
             if known is None or not known.null_kind:
                 scores[probe][key] = score
