@@ -76,7 +76,7 @@ def test_errors_are_printed(tmp_path):
     run = mm.load(tmp_path / "run.pt")
     loss, error = (run.metrics[name]["value"][-1].item() for name in ("loss", "loss_error"))
     row = f"{loss:.6g} ± {error:.2g} (standard error) at step 1"
-    assert f"loss {row}\n" in shown
+    assert f"loss {row}" in shown
     assert run.contents()["loss"] == row
     assert "gradient_norm" in shown
     report = mm.probe(run, ["behaviour"]).save(tmp_path / "report")
