@@ -5,7 +5,19 @@ from pathlib import Path
 import click
 
 from mechmarkov import catalogue
-from mechmarkov.cli._options import JOBS, JSON, PATH, Whole, completing, going_on, names_of, print_json, told
+from mechmarkov.cli._options import (
+    JOBS,
+    JSON,
+    OPEN,
+    PATH,
+    Whole,
+    completing,
+    going_on,
+    names_of,
+    open_page,
+    print_json,
+    told,
+)
 from mechmarkov.utils.files import check_writable
 from mechmarkov.utils.text import counted
 
@@ -37,6 +49,7 @@ from mechmarkov.utils.text import counted
 @JOBS
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
 @JSON
+@OPEN
 @click.option("--out", type=PATH, default="bench", help="Folder.")
 def bench(
     methods: str | None,
@@ -49,6 +62,7 @@ def bench(
     ray: str | None,
     out: Path,
     as_json: bool,
+    opened: bool,
 ) -> None:
     """Score interpretability methods against circuits whose effects are known.
 
@@ -95,6 +109,8 @@ def bench(
     page = save(found, out)
     if as_json:
         print_json(leaderboard(found))
-        return
-    click.echo(as_text(found))
-    click.echo(told(page))
+    else:
+        click.echo(as_text(found))
+        click.echo(told(page))
+    if opened:
+        open_page(page)

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.cli._options import JSON, PATH, print_json, told
+from mechmarkov.cli._options import JSON, OPEN, PATH, open_page, print_json, told
 from mechmarkov.utils.files import check_writable
 
 
 @click.command()
 @click.argument("folder", type=PATH)
 @JSON
-@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
+@OPEN
 def index(folder: Path, as_json: bool, opened: bool) -> None:
     """List the probed runs in FOLDER on one page: badges, losses, filters, a link to each report.
 
@@ -39,4 +39,4 @@ def index(folder: Path, as_json: bool, opened: bool) -> None:
             click.echo(told(line))
         click.echo(told(page))
     if opened:
-        click.launch(str(page))
+        open_page(page)

@@ -78,6 +78,7 @@ DEVICES = click.Choice(["auto", "cpu", "cuda"])
 DEVICE = click.option("--device", default="auto", type=DEVICES, help="auto: CUDA where there is any.")
 MEMORY = click.option("--memory", metavar="SIZE", help="A fleet larger than that is split.  [2GB]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
+OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 JOBS = number("--jobs", 512, "Processes.  [the cores; 1 on a GPU]")
 STEP = click.option("--step", type=Whole(), default=-1, help="Checkpoint, -1 for the last.")
 SEED = click.option("--seed", type=Whole(min=0), default=0, help="Of the evaluation data.")
@@ -174,6 +175,14 @@ def integers_of(option: str, text: str, expected: str) -> list[int]:
 def print_json(data: Any) -> None:
     """Print plain data as JSON; numbers that are not finite, which JSON has no words for, become null."""
     click.echo(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False))
+
+
+def open_page(page: Path) -> None:
+    """Open a page in a browser, or say on standard error that there is none."""
+    import webbrowser  # its search for browsers takes a while
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        click.echo(f"warning: no browser was found to open {told(page)}", err=True)
 
 
 def _finite(data: Any) -> Any:

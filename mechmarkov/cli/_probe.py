@@ -15,12 +15,14 @@ from mechmarkov.cli._options import (
     DEVICE,
     JOBS,
     JSON,
+    OPEN,
     PATH,
     SEED,
     SEQUENCES,
     Finite,
     completing,
     names_of,
+    open_page,
     paths,
     print_json,
     steps_of,
@@ -58,7 +60,7 @@ FILES = ("report.html", "results.nc", "summary.json")
 @DEVICE
 @click.option("--out", type=PATH, default="report", help="Folder.")
 @JSON
-@click.option("--open", "opened", is_flag=True, help="Open the report in a browser.")
+@OPEN
 def probe(
     runs: tuple[str, ...],
     example: str | None,
@@ -143,7 +145,7 @@ def probe(
             click.echo(told(line))
         click.echo(told(page))
     if opened:
-        click.launch(str(page))
+        open_page(page)
     if left or len(results) < len(called):
         given = [shlex.quote(run) for run in runs] or typed
         click.echo(f"interrupted: what had finished is in {told(out)}. The rest:", err=True)

@@ -12,12 +12,14 @@ from mechmarkov.cli._options import (
     JOBS,
     JSON,
     MAX_SEEDS,
+    OPEN,
     PATH,
     Finite,
     Whole,
     completing,
     going_on,
     number,
+    open_page,
     print_json,
     told,
 )
@@ -30,6 +32,7 @@ from mechmarkov.cli._options import (
 @number("--fleet", MAX_SEEDS, "Members trained as one stack.  [64]")
 @JOBS
 @JSON
+@OPEN
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or local.")
 @click.option("--gpus-per-task", type=Finite(min=0), metavar="X", help="Of Ray, for a fleet.  [0]")
 @click.option("--cpus-per-task", type=Whole(min=1), metavar="N", help="Of Ray, for a fleet.  [1]")
@@ -42,6 +45,7 @@ def sweep(
     jobs: int | None,
     ray: str | None,
     as_json: bool,
+    opened: bool,
     **of_ray: Any,
 ) -> None:
     """Run SWEEP, a TOML file or the name of a shipped sweep: many recipes, one table, one picture.
@@ -68,5 +72,9 @@ def sweep(
         print_json({"folder": str(swept.folder), "rows": swept.table.to_pylist()})
     for line in swept.summary() if not as_json else ():
         click.echo(told(line))
+    if opened and swept.phase is None:
+        click.echo("warning: no page to open: the sweep has no [phase] and varies several fields", err=True)
+    elif opened:
+        open_page(swept.folder / "phase.html")
     if any(name.endswith(".failed") for name in swept.table.column_names):
         sys.exit(1)

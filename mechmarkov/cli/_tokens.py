@@ -4,7 +4,18 @@ from pathlib import Path
 
 import click
 
-from mechmarkov.cli._options import EXAMPLE, JSON, PATH, STEP, paths, print_json, run_of, told
+from mechmarkov.cli._options import (
+    EXAMPLE,
+    JSON,
+    OPEN,
+    PATH,
+    STEP,
+    open_page,
+    paths,
+    print_json,
+    run_of,
+    told,
+)
 from mechmarkov.cli._probe import page_name
 from mechmarkov.utils.files import check_writable, made_folder
 from mechmarkov.utils.text import printable, shown
@@ -20,7 +31,7 @@ MAX_LINES = 32
 @STEP
 @click.option("--out", type=PATH, default="report", help="Folder.")
 @JSON
-@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
+@OPEN
 def tokens_(
     run: str | None, example: str | None, text: str, step: int, out: Path, as_json: bool, opened: bool
 ) -> None:
@@ -65,4 +76,4 @@ def tokens_(
             )
         click.echo(told(page))
     if opened:
-        click.launch(str(page))
+        open_page(page)
