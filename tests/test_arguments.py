@@ -190,3 +190,14 @@ def test_generators_are_found_wherever_plain_data_hold_them():
     cycle: list = []
     cycle.append(cycle)
     assert generator_in(cycle) is None
+
+
+def test_names_of_a_comparison_are_texts(tmp_path):
+    result = mm.probe(RUN, ["attention"], sequences=8)
+    with pytest.raises(TypeError, match=r"^results has the name 1, expected a text$"):
+        mm.write_comparison({1: result, 2: result}, tmp_path / "two.html")
+
+
+def test_a_step_of_a_picture_is_a_number():
+    with pytest.raises(TypeError, match=r"^step is 'x', expected an integer$"):
+        mm.show.kernel(RUN, step="x")

@@ -88,8 +88,3 @@ def test_sources_and_recipes_show_themselves_as_escaped_text():
     assert "<script>" not in recipe._repr_html_()
     assert "&lt;script&gt;" in recipe._repr_html_()
     assert "optimiser" in recipe._repr_html_()
-
-
-def test_a_step_that_is_not_a_number_is_named(walk):
-    with pytest.raises(TypeError, match=r"^step is 'x', expected an integer$"):
-        mm.show.kernel(walk, step="x")

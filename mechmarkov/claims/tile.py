@@ -1,6 +1,6 @@
 """What a probe gives the first screen: the claims that answer one of its questions, and a small picture."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mechmarkov.claims.claim import Claim
@@ -29,8 +29,8 @@ class Tile:
     """
 
     question: str
-    answer: tuple[Claim, ...]
-    more: tuple[Claim, ...] = ()
+    answer: Sequence[Claim]
+    more: Sequence[Claim] = ()
     number: Claim | None = None
     bars: Mapping[str, float] = field(default_factory=dict)
     picture: str = ""

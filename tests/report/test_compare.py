@@ -135,8 +135,3 @@ def test_the_page_of_two_runs_is_drawn_and_says_nothing(browser, tmp_path):
         assert browser.js(BROKEN) == []
         assert browser.said() == []
         assert browser.requests() == [path.as_uri()]
-
-
-def test_a_name_that_is_not_a_text_is_named(tmp_path):
-    with pytest.raises(TypeError, match=r"^results has the name 1, expected a text$"):
-        write_comparison({1: walk_result(), 2: walk_result()}, tmp_path / "two.html")
