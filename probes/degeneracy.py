@@ -241,9 +241,9 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     exact, size = float(last["exact"]), int(data["parameters"])
     calibrated, mixed = is_calibrated(data), _is_mixed(last)
     value = float(last["llc"].mean())
-    beside = [Condition("parameters", value=size)]
-    beside += [Condition("exactly", value=exact)] * bool(np.isfinite(exact))
-    beside += [
+    premises = [Condition("parameters", value=size)]
+    premises += [Condition("exactly", value=exact)] * bool(np.isfinite(exact))
+    premises += [
         Condition("estimate of a bigram table", calibrated, float(data["calibration"].mean())),
         Condition("exact for that table", value=float(data["calibration_exact"])),
         Condition("chains agree", mixed),
@@ -251,8 +251,8 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     ]
     if "devinterp" in data:
         theirs, of_table = float(data["devinterp"]), float(data["devinterp_calibration"])
-        beside.append(Condition("devinterp gives", value=theirs))
-        beside.append(
+        premises.append(Condition("devinterp gives", value=theirs))
+        premises.append(
             Condition(
                 "devinterp's estimate of that table", is_calibrated(data, "devinterp_calibration"), of_table
             )
@@ -260,7 +260,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     status: Status = "shown" if calibrated and mixed and value >= 0 else "open"
     coefficient = Claim(
         (MODEL,), "has_learning_coefficient", (), value, llc.interval, llc.null, "λ", status,
-        because=tuple(beside),
+        because=tuple(premises),
     )  # fmt: skip
     return [coefficient, *(_over_training(data) if "progress" in data else [])]
 

@@ -240,7 +240,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     best, edges = _best(last), int(last["true_edge"].sum())
     counted, recovered = int(best["found"]), int(best["recovered"])
     others = int(best["edge"].sum()) - counted
-    beside = [
+    premises = [
         Condition("edges of the head", value=counted),
         Condition("edges of the graph", value=edges),
         Condition("edges to the predicted token", value=int(last.attrs["beyond"])),
@@ -259,7 +259,7 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
             recovered,
             unit="edges",
             status=status,
-            because=tuple(beside),
+            because=tuple(premises),
         ),
         *_matching(last),
     ]

@@ -29,7 +29,7 @@ def pairs(lag: int, n_merges: int) -> Merges:
 
 
 def symbols_lose(lag: int) -> float:
-    """What the unigram of symbols loses to the best (nats a symbol)."""
+    """The loss of the unigram of symbols above the best (nats a symbol)."""
     return loss(lag, transducer.strings(2, 1)) - source(lag).entropy_rate
 
 
@@ -43,7 +43,7 @@ def byte_pairs(quick: bool) -> Measured:
 
 
 def of_pairs(size: int, found: dict[int, Losses]) -> list[Finding]:
-    """What models of byte pairs say of the paper's two claims, at every order that was trained."""
+    """Answers of models of byte pairs to the paper's two claims, at every order that was trained."""
     orders = f"order{'s' * (len(found) > 1)} {' to '.join(map(str, dict.fromkeys((min(found), max(found)))))}"
     setting = f"{SETTING}; {size} tokens, merges of the likeliest pair in law; {orders}"
     lost = ", ".join(f"{lag}: {over_seeds(each[:, 0])}" for lag, each in found.items())

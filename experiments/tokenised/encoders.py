@@ -48,7 +48,7 @@ def three_symbols(delta: float) -> Chain:
 
 
 def often(delta: float, length: int) -> Float[np.ndarray, " word"]:
-    """How often a minimal encoder writes each word, in a run of ones and the run behind it on average."""
+    """The mean count of each word of a minimal encoder, in a run of ones and the run behind it."""
     stay, n = 1 - delta, np.arange(length)
     ones = delta * stay**n / (1 - stay**length)  # words of n ones
     ones[0] = stay**length / (1 - stay**length)  # in place of none: words of ℓ ones

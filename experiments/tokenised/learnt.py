@@ -31,7 +31,7 @@ def text(p: float, q: float, length: int, seed: int) -> list[int]:
 
 
 def parsed(symbols: Iterable[int]) -> list[Word]:
-    """The words of definition 3.5, with both symbols: the shortest prefix that is no word yet, cut off.
+    """The words of definition 3.5, with both symbols: the shortest prefix that is not a word yet, cut off.
 
     Example:
         >>> parsed([0, 1, 0, 0, 1, 1, 1])
@@ -152,7 +152,7 @@ def best_size(seeds: range) -> list[Finding]:
 
 
 def learnt_loss(size: int, seed: int) -> float:
-    """What a unigram loses that algorithm 2 learnt (nats a symbol), exactly for the counts that it saw."""
+    """The loss of a unigram that algorithm 2 learnt (nats a symbol), exact for the counts that it saw."""
     words = transducer.greedy(parsed(text(0.2, 0.2, size, seed)), 2)
     seen = words.encode(text(0.2, 0.2, FEW, 1000 + seed))
     counts: Float[np.ndarray, " token"] = np.bincount(seen, minlength=len(words.words)) + 1.0

@@ -1,4 +1,4 @@
-"""What the paper proves of a unigram over tokens, exactly: symbols, all strings, and the greedy encoder."""
+"""A unigram over tokens, as the paper proves it, exactly: symbols, all strings, and the greedy encoder."""
 
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -46,7 +46,7 @@ class Encoded:
 
     @property
     def bound(self) -> float:
-        """What theorem 3.4 allows as a loss; infinite where it says nothing."""
+        """The loss that theorem 3.4 allows; infinite where it says nothing."""
         return self.rate / (1 - self.epsilon) if self.epsilon < 1 else float("inf")
 
 

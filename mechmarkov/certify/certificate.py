@@ -178,9 +178,19 @@ def _of_lags(
     if not options:
         return why or _why_no_options(given)
     certificate = _with_bounds(model, options, tokens)
-    if certificate.tier == "2" and certificate.is_vacuous:
+    if certificate.is_vacuous and certificate.tier == "2":
         return f"what bounds are known of its {model.run.config.n_layers} layers are vacuous"
+    by_norm = _by_norm(model)
+    if certificate.is_vacuous and by_norm is not None and by_norm < float(certificate.kl_at.max()):
+        return "what bounds are known behind its attention are vacuous"
     return certificate
+
+
+def _by_norm(model: "_Model") -> float | None:
+    """Returns what a final norm says of KL from any program (nats), where a softmax reads the scores."""
+    if model.run.objective.kind != "cross_entropy":
+        return None
+    return norm_bound.largest_kl(model.run.config, model.layer.weights, model.layer.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,8 +248,7 @@ def _without_bounds(model: _Model, program: Program, why: str, tokens: int, end:
     run, layer, contexts = model.run, model.layer, model.contexts
     judge = Judge(model.decoder, run.objective, contexts, program)
     seen, every = _searched(judge, model.drawn, tokens, end)
-    softmax = run.objective.kind == "cross_entropy"
-    by_norm = norm_bound.largest_kl(run.config, layer.weights, layer.unit) if softmax else None
+    by_norm = _by_norm(model)
     kl_at = np.full(len(contexts.reads), np.nan if by_norm is None else by_norm)
     kl_at[:every] = seen.at[:every]
     return Certificate(

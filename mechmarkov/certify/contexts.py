@@ -26,13 +26,15 @@ def cases(
     Example:
         >>> cases(np.array([[2, 0, 1]]), 3, (1, 2)).tolist()  # 2 after none, 0 after 2, 1 after 0
         [[14, 8, 1]]
+        >>> cases(np.array([[2, 0, 1, 1]]), 3, (1, 7)).tolist()  # nothing is seven back
+        [[14, 12, 13, 13]]
     """
     if len(lags) == 1:
         return states
     code = np.zeros_like(states)
     for i, lag in enumerate(lags):
         back = np.full_like(states, n_states)
-        back[:, lag - 1 :] = states[:, : states.shape[1] + 1 - lag]
+        back[:, lag - 1 :] = states[:, : max(0, states.shape[1] + 1 - lag)]
         code += back * (n_states + 1) ** i
     return code
 

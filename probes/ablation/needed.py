@@ -80,16 +80,16 @@ def needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str,
         most = {name, *set(effects) & set(tied(data, name, value, interval)) & set(clear)}
         names = tuple(part for part in effects if part in most)  # in the order in which they are computed
         status: Status = "open" if standing(score) == "within" else "shown"
-        beside = []
+        premises = []
         if status == "open":
-            beside += [Condition("within its null"), *(one for one in harm if one.words)]
+            premises += [Condition("within its null"), *(one for one in harm if one.words)]
         if len(names) > 1:
             least = min(effects[other] for other in names)
-            beside.append(Condition("least of them", value=least, unit="nats"))
+            premises.append(Condition("least of them", value=least, unit="nats"))
         rest = [other for other in sorted(effects, key=lambda part: -effects[part]) if other not in names]
         for other in rest[:1]:
             if matters(effects[other], interval_at(data, "effect", component=other, **MEAN_LOSS)):
-                beside.append(Condition("next part", value=effects[other], unit="nats", words=(other,)))
+                premises.append(Condition("next part", value=effects[other], unit="nats", words=(other,)))
     else:
         status = "excluded" if all(high < MIN_EFFECT_NATS for _, high in ends.values()) else "open"
         if status == "open" and interval[1] < MIN_EFFECT_NATS:  # clearly worth nothing; another one may be
@@ -97,10 +97,10 @@ def needed_most(data: xr.Dataset, scores: dict[str, Score], undone: Mapping[str,
             names, value, interval = (name,), effects[name], ends[name]
         on_scores = [Condition("loss on scores")] * (data.attrs["objective"] != "cross_entropy")
         # Where the largest effect is not sure, a smaller one may be.
-        beside = [*on_scores, *harm, *[Condition("clearly needed", words=tuple(clear))] * bool(clear)]
+        premises = [*on_scores, *harm, *[Condition("clearly needed", words=tuple(clear))] * bool(clear)]
     yield Claim(
         names, "is_needed_most", (), value, interval, score.null, "nats", status, "intervention",
-        because=(clean, *beside),
+        because=(clean, *premises),
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
         if low > max(MIN_EFFECT_NATS, single[1]) and one_by_one <= MAX_ONE_BY_ONE * worth[at]:
             others = [effects[name] for name in names if name != most]
             is_larger = max(MIN_EFFECT_NATS, *others) < (1 - MAX_TIED) * effects[most]
-            beside = (
+            premises = (
                 Condition("group"),
                 Condition("one by one", value=one_by_one, unit="nats"),
                 # Of equals none is worth most.
@@ -140,7 +140,7 @@ def _group_needed(data: xr.Dataset, effects: dict[str, float], single: Interval)
             )
             claim = Claim(
                 names, "is_needed_most", (), float(worth[at]), (low, high), 0.0, "nats", "shown",
-                "intervention", because=beside,
+                "intervention", because=premises,
             )  # fmt: skip
             # Of groups that are worth as much the smallest is named.
             if best is None or (len(names) < len(best.subject) and high >= (best.value or 0.0)):

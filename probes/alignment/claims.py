@@ -194,7 +194,7 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
         gains = not bool(one["constant"]) and float(one["gain"]) >= least
         if lag != told and gains and is_table and bool(_reads(one)):
             target, _ = target_of(one)
-            beside = (
+            premises = (
                 _law(data, one),
                 *[Condition("slope", value=float(one["kernel_slope"]))]
                 * bool(np.isfinite(one["kernel_slope"])),
@@ -203,7 +203,7 @@ def _at_other_lags(data: xr.Dataset, told: int) -> Iterator[Claim]:
             rows, where = _rows(data, one)
             yield Claim(
                 (path,), "matches", (target,), value, unit=unit, evidence="weights", where=where,
-                because=(*beside, *rows),
+                because=(*premises, *rows),
             )  # fmt: skip
 
 

@@ -38,16 +38,16 @@ MIN_LATER = 2  # queries behind a position that show that a head looks there, no
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """Returns what each head looks at; of a state space, by the share of a position's effective weight."""
     last = last_model(data)
-    beside: tuple[Condition, ...] = ()
+    premises: tuple[Condition, ...] = ()
     if not data.attrs["is_linear"]:
-        beside = (Condition("effective weights", value=float(data.attrs["convolved"])),)
+        premises = (Condition("effective weights", value=float(data.attrs["convolved"])),)
         if data.attrs["convolved"] > 1:  # what stands at a position need not be its token: none is the parent
             last = last.assign_attrs(one_parent=0)
     known = real_tokens(last).stop - real_tokens(last).start
     if known == 1:
-        only = (Condition("one token to attend to"), *beside)
+        only = (Condition("one token to attend to"), *premises)
         return [Claim((MODEL,), "attends_evenly", status="does not apply", because=only)]
-    at_extra = list(_at_extra(last, beside))
+    at_extra = list(_at_extra(last, premises))
     spread = float(last["spread"].max())
     flat = is_flat(last)
     evenly = Claim(
@@ -56,25 +56,25 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
         because=(
             Condition("tokens", value=known),
             Condition("at every prediction", is_flat_everywhere(last)),
-            *beside,
+            *premises,
         ),
     )  # fmt: skip
     if flat:
         return [*at_extra, evenly]
     by_place = (
-        _at_position(last, beside),
-        _at_some_positions(last, beside),  # of which a mean over all would be what is true nowhere
-        _at_lags(last, scores, beside),
-        _at_first(last, beside),
+        _at_position(last, premises),
+        _at_some_positions(last, premises),  # of which a mean over all would be what is true nowhere
+        _at_lags(last, scores, premises),
+        _at_first(last, premises),
     )
     read: list[Claim] = []
     for asked in by_place:
         named = {claim.subject for claim in read}  # what a head reads is told once
         read += [claim for claim in asked if claim.subject not in named]
-    read = read or list(_lag_classes(last, known, beside)) or list(by_token(last, _not_by_position(last)))
+    read = read or list(_lag_classes(last, known, premises)) or list(by_token(last, _not_by_position(last)))
     reads = [*at_extra, *read]
-    told = list(reads or _none_stands_out(data, last, known, beside))
-    return [*told, evenly, *_spread(last, {claim.subject[0] for claim in told}, beside)]
+    told = list(reads or _none_stands_out(data, last, known, premises))
+    return [*told, evenly, *_spread(last, {claim.subject[0] for claim in told}, premises)]
 
 
 def _heads(last: xr.Dataset) -> list[Head]:
@@ -94,7 +94,7 @@ def _names(last: xr.Dataset, lag: int) -> tuple[str, ...]:
     return token_names(lag, int(last.attrs["parent_lag"]), source)
 
 
-def _at_extra(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+def _at_extra(last: xr.Dataset, premises: tuple[Condition, ...]) -> Iterator[Claim]:
     """Heads that look at a token that is not a state, where there is one."""
     if not (last.attrs["parent_lag"] or last.attrs["begins"]):
         return
@@ -105,11 +105,11 @@ def _at_extra(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim
         if is_looked_at(mass, uniform):
             yield Claim(
                 (head_name(head),), "attends_to", (extra,), mass, None, uniform, "probability",
-                because=beside,
+                because=premises,
             )  # fmt: skip
 
 
-def _at_lags(last: xr.Dataset, scores: dict[str, Score], beside: tuple[Condition, ...]) -> Iterator[Claim]:
+def _at_lags(last: xr.Dataset, scores: dict[str, Score], premises: tuple[Condition, ...]) -> Iterator[Claim]:
     """Heads that look at one lag."""
     over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
     if real_tokens(last).stop - real_tokens(last).start == 2:  # the first reads one token whatever it does
@@ -134,11 +134,11 @@ def _at_lags(last: xr.Dataset, scores: dict[str, Score], beside: tuple[Condition
             conditions.append(Condition("within its null"))
         yield Claim(
             (head_name(head),), "attends_to", _names(last, lag), mass, None, uniform, "probability",
-            "open" if within else "shown", because=(*conditions, *beside),
+            "open" if within else "shown", because=(*conditions, *premises),
         )  # fmt: skip
 
 
-def _at_first(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+def _at_first(last: xr.Dataset, premises: tuple[Condition, ...]) -> Iterator[Claim]:
     """Heads that look at the first token."""
     uniform = float(last.attrs["uniform_first"])
     for head in _heads(last):
@@ -146,11 +146,11 @@ def _at_first(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim
         if is_looked_at(mass, uniform):
             yield Claim(
                 (head_name(head),), "attends_to", ("first token",), mass, None, uniform, "probability",
-                because=beside,
+                because=premises,
             )  # fmt: skip
 
 
-def _at_position(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+def _at_position(last: xr.Dataset, premises: tuple[Condition, ...]) -> Iterator[Claim]:
     """Yields heads that look at the token at one position, from there on, in the patterns that are kept."""
     if "example" not in last or last.attrs["begins"] or last.attrs["parent_lag"]:
         return
@@ -170,11 +170,11 @@ def _at_position(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Cl
             where = Condition("at position", value=float(at))
             yield Claim(
                 (head_name(head),), "attends_to", ("one position",), float(later.mean()), None, uniform,
-                "probability", because=(where, *beside),
+                "probability", because=(where, *premises),
             )  # fmt: skip
 
 
-def _at_some_positions(last: xr.Dataset, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+def _at_some_positions(last: xr.Dataset, premises: tuple[Condition, ...]) -> Iterator[Claim]:
     """Heads that look at one lag at some positions, and clearly not at the others."""
     uniform = last["near_uniform"].values
     for head in _heads(last):
@@ -192,11 +192,11 @@ def _at_some_positions(last: xr.Dataset, beside: tuple[Condition, ...]) -> Itera
             other = (Condition("not the parent"),) * (bool(last.attrs["one_parent"]) and not at_parent)
             yield Claim(
                 (head_name(head),), "attends_to", _names(last, lag), float(mass[reads].mean()), None,
-                float(uniform[reads].mean()), "probability", where=where, because=(*other, *beside),
+                float(uniform[reads].mean()), "probability", where=where, because=(*other, *premises),
             )  # fmt: skip
 
 
-def _lag_classes(last: xr.Dataset, known: int, beside: tuple[Condition, ...]) -> Iterator[Claim]:
+def _lag_classes(last: xr.Dataset, known: int, premises: tuple[Condition, ...]) -> Iterator[Claim]:
     """The first head that looks at at most half of the lag classes, and all over these."""
     n_classes = last.sizes.get("modulo", 0)
     for head in _heads(last) if n_classes else ():
@@ -211,13 +211,13 @@ def _lag_classes(last: xr.Dataset, known: int, beside: tuple[Condition, ...]) ->
         modulo = Condition("modulo", value=n_classes)
         yield Claim(
             (head_name(head),), "attends_by", ("lag class", *classes), float(share[len(chosen) - 1]),
-            None, len(chosen) / n_classes, "probability", because=(modulo, *beside),
+            None, len(chosen) / n_classes, "probability", because=(modulo, *premises),
         )  # fmt: skip
         return
 
 
 def _none_stands_out(
-    data: xr.Dataset, last: xr.Dataset, known: int, beside: tuple[Condition, ...]
+    data: xr.Dataset, last: xr.Dataset, known: int, premises: tuple[Condition, ...]
 ) -> Iterator[Claim]:
     """Yields what the most attended lag and the parent get, where no head settles on one."""
     lag = best_lag(data)
@@ -231,11 +231,11 @@ def _none_stands_out(
         tokens = Condition("effective tokens", value=float(last["effective_tokens"].isel(head)))
         yield Claim(
             (head_name(head),), "attends_to", _names(last, at), float(value), None, uniform, "probability",
-            "excluded", because=(tokens, Condition("tokens", value=known), *beside),
+            "excluded", because=(tokens, Condition("tokens", value=known), *premises),
         )  # fmt: skip
 
 
-def _spread(last: xr.Dataset, told: set[str], beside: tuple[Condition, ...]) -> Iterator[Claim]:
+def _spread(last: xr.Dataset, told: set[str], premises: tuple[Condition, ...]) -> Iterator[Claim]:
     """Yields the token that each other head attends to most, which is not what it attends to by and large."""
     over_all = (last["lag_mass"] * last["reach"]).sel(lag=slice(1, None))
     for head in _heads(last):
@@ -245,7 +245,7 @@ def _spread(last: xr.Dataset, told: set[str], beside: tuple[Condition, ...]) -> 
             tokens = Condition("effective tokens", value=float(last["effective_tokens"].isel(head)))
             yield Claim(
                 (head_name(head),), "attends_to", _names(last, lag), float(mass), None, float(uniform),
-                "probability", "excluded", because=(Condition("of one head"), tokens, *beside),
+                "probability", "excluded", because=(Condition("of one head"), tokens, *premises),
             )  # fmt: skip
 
 

@@ -65,25 +65,25 @@ def _closest(data: xr.Dataset, last: xr.Dataset, scores: dict[str, Score]) -> Cl
         if float(rest.sel(predictor=other)) - value
         <= NORMAL_95 * float(last["further_error"].sel(predictor=other))
     ]
-    beside = [Condition("coincide", words=(name, *equals))] * bool(equals)
+    premises = [Condition("coincide", words=(name, *equals))] * bool(equals)
     if rest.size:
         second = str(rest.idxmin("predictor").item())
-        beside.append(Condition("next law", value=float(rest.min()), unit="nats", words=(second,)))
+        premises.append(Condition("next law", value=float(rest.min()), unit="nats", words=(second,)))
     if floored := int(last["floored"].sel(predictor=name)):
-        beside.append(Condition("floored", value=floored))
+        premises.append(Condition("floored", value=floored))
     interval = normal_interval(value, float(last["kl_error"].sel(predictor=name)), least=0.0)
     if float(data["gap"]) < MIN_GAP_NATS:  # laws that hardly differ: which is nearer says nothing
-        beside.append(Condition("unigram is told from the best", False, float(data["gap"]), "nats"))
+        premises.append(Condition("unigram is told from the best", False, float(data["gap"]), "nats"))
         best, unigram = str(data.attrs.get("best", name)), str(data.attrs["unigram"])
         near = [one for one in (unigram, best) if float(last["kl"].sel(predictor=one)) < value + MIN_GAP_NATS]
         ties = list(dict.fromkeys([*ties, *near]))
     ties = [other for other in ties if other not in (name, *equals)]
     if is_on_scores(data) and data.attrs.get("best") not in (name, *equals, *ties):
-        beside.append(Condition("loss on scores", True))  # it may be as right as the best law
+        premises.append(Condition("loss on scores", True))  # it may be as right as the best law
     status: Status = "open" if ties else "shown"
     names, null = (name, *equals, *ties), _null_of(last, scores, name)
     return Claim(
-        _SUBJECT, "is_closest_to", names, value, interval, null, "nats", status, because=tuple(beside)
+        _SUBJECT, "is_closest_to", names, value, interval, null, "nats", status, because=tuple(premises)
     )
 
 
@@ -115,17 +115,17 @@ def _null_of(
 
 def _is_right(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
     score, chance = scores["accuracy"], 1 / int(last.attrs["n_states"])
-    beside = [Condition("chance", value=chance, unit="probability")]
+    premises = [Condition("chance", value=chance, unit="probability")]
     if "optimal_accuracy" in last:
         possible = float(last["optimal_accuracy"])
-        beside.insert(0, Condition("possible", value=possible, unit="probability"))
+        premises.insert(0, Condition("possible", value=possible, unit="probability"))
     if _at_chance(last):
-        beside.append(Condition("at chance"))
+        premises.append(Condition("at chance"))
     value = score.value if isinstance(score.value, float) else None
     if value is not None and value + LESS_THAN_CHANCE * float(last["accuracy_error"]) < chance - ROUNDING:
-        beside.append(Condition("less than chance", value=chance, unit="probability"))
+        premises.append(Condition("less than chance", value=chance, unit="probability"))
     return Claim(
-        _SUBJECT, "is_right", (), value, score.interval, score.null, "probability", because=tuple(beside)
+        _SUBJECT, "is_right", (), value, score.interval, score.null, "probability", because=tuple(premises)
     )
 
 

@@ -64,20 +64,20 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     hidden = (str(data.attrs["hidden"]),)
     r2, beyond = (float(last[name][named]) for name in ("r2", "beyond"))
     baseline = float(last["baseline_r2"])
-    beside = [
+    premises = [
         Condition("hidden states", value=float(data.attrs["n_hidden"])),
         Condition("tokens and predictions give", value=baseline, unit="R²"),
         Condition("beyond them", None if baseline > DETERMINED else True, max(0.0, beyond), "share"),
     ]
     if "attention_r2" in last:
         first = last["attention_r2"].isel(layer=0)
-        beside.append(
+        premises.append(
             Condition("after attention", value=float(first), unit="R²", words=(str(int(first["layer"])),))
         )
-        beside.append(Condition("sums of one update a token", value=float(last["additive_r2"]), unit="R²"))
+        premises.append(Condition("sums of one update a token", value=float(last["additive_r2"]), unit="R²"))
     carries = Claim(
         (stream,), "carries_belief", hidden, r2, interval_at(data, "r2", stream=stream), None, "R²",
-        _STATUS[is_carried(last)], because=tuple(beside),
+        _STATUS[is_carried(last)], because=tuple(premises),
     )  # fmt: skip
     return [carries, *_parts(last, scores), _follows(last, named, hidden)]
 
@@ -109,21 +109,23 @@ def _follows(last: xr.Dataset, named: int, hidden: tuple[str, ...]) -> Claim:
     """Returns what forcing a state does, and at which stream."""
     best = int(last["best"])
     stream = str(last["stream"].values[best])
-    beside = [Condition("forced at", value=float(last["r2"][best]), unit="R²", words=(stream,))] * (
+    premises = [Condition("forced at", value=float(last["r2"][best]), unit="R²", words=(stream,))] * (
         best != named
     )
     if best == last.sizes["stream"] - 1:
-        beside.append(Condition("at the logits"))
+        premises.append(Condition("at the logits"))
     if stream == "embed":
-        beside.append(Condition("a forced token"))
+        premises.append(Condition("a forced token"))
     if float(last["laws_apart"]) < SAME_LAW:
         one_law = Condition("hidden states have one law")
-        return Claim((MODEL,), "follows_belief", hidden, status="does not apply", because=(*beside, one_law))
+        return Claim(
+            (MODEL,), "follows_belief", hidden, status="does not apply", because=(*premises, one_law)
+        )
     clean, random, forced = mean_kls(last)
-    beside.append(Condition("clean", value=clean, unit="nats"))
+    premises.append(Condition("clean", value=clean, unit="nats"))
     return Claim(
         (MODEL,), "follows_belief", hidden, forced, None, random, "nats", _STATUS[is_used(last)],
-        "intervention", because=tuple(beside),
+        "intervention", because=tuple(premises),
     )  # fmt: skip
 
 

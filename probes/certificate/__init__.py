@@ -52,7 +52,7 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     """The bound that holds for every sequence, or why there is none, and the worst that was seen."""
     worst, last = scores["worst_kl"], last_model(data)
     seen = float(last["worst_kl_seen"])
-    beside = [
+    premises = [
         Condition("certified program", value=float(data.attrs["numbers"]),
                   words=(data.attrs["program"], *map(str, np.atleast_1d(data.attrs["lags"])))),
         Condition("sequences", bool(data.attrs["is_exact"]), words=(data.attrs["sequences"],)),
@@ -61,13 +61,13 @@ def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
     if not isinstance(worst.value, float):
         why = Condition("no bound", words=(data.attrs["why"],))
         return [Claim((MODEL,), "is_bounded", (data.attrs["program"],), None, None, unit="nats",
-                      status="open", evidence="law", because=(why, *beside))]  # fmt: skip
+                      status="open", evidence="law", because=(why, *premises))]  # fmt: skip
     ratio = scores["worst_log_ratio"].value
     if isinstance(ratio, float):
-        beside.append(Condition("log ratio at most", value=ratio, unit="nats"))
-    beside.append(Condition("every evaluation in float32", data.attrs["arithmetic"] == "float32"))
+        premises.append(Condition("log ratio at most", value=ratio, unit="nats"))
+    premises.append(Condition("every evaluation in float32", data.attrs["arithmetic"] == "float32"))
     return [Claim((MODEL,), "is_bounded", (data.attrs["program"],), worst.value, worst.interval,
-                  unit="nats", evidence="law", because=tuple(beside))]  # fmt: skip
+                  unit="nats", evidence="law", because=tuple(premises))]  # fmt: skip
 
 
 probe = Probe(

@@ -56,21 +56,21 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
 
 def _came(data: xr.Dataset, name: str, events: dict[str, Event]) -> Claim:
     event, first, last = events[name], int(data["step"][0]), int(data["step"][-1])
-    beside = [Condition("probed steps", value=float(data.sizes["step"])), *_parent(data, name)]
+    premises = [Condition("probed steps", value=float(data.sizes["step"])), *_parent(data, name)]
     if event.from_start:
-        beside.append(Condition("from the first probed step", event.throughout, first))
+        premises.append(Condition("from the first probed step", event.throughout, first))
         if any(law in events and events[law].from_start for law in _better(data, name)):
-            beside.append(Condition("with a better law"))  # the loss was below this law's, not at it
+            premises.append(Condition("with a better law"))  # the loss was below this law's, not at it
     if name in NO_ERROR:
-        beside.append(Condition("without its sampling error"))
+        premises.append(Condition("without its sampling error"))
     if _went_away(data, name, event):
-        beside.append(
+        premises.append(
             Condition("lost again", {"shown": True, "excluded": False}.get(_lost(data, name).status))
         )
     status: Status = "shown" if event.sure else "open"
     return Claim(
         (MODEL,), "came_by", (name,), event.step, (event.after, event.by), unit="step", status=status,
-        where=Where(steps=(first, last)), because=tuple(beside),
+        where=Where(steps=(first, last)), because=tuple(premises),
     )  # fmt: skip
 
 
@@ -174,18 +174,18 @@ def _phases(data: xr.Dataset, never: set[str]) -> Iterator[Claim]:
             # The source's own law, which a law of steps may be.
             names.sort(key=lambda name: name != data.attrs["better_law"])
         slope = float(data["scaled_gradient"].sel(step=plateau))
-        beside: tuple[Condition, ...] = (Condition("gradient of its largest", value=slope, unit="share"),)
+        premises: tuple[Condition, ...] = (Condition("gradient of its largest", value=slope, unit="share"),)
         steps = data["step"].sel(step=slice(start, stop))
         clear = steps[data["clear"].sel(step=steps).values].values.tolist()
         is_clear, (first_step, *_, last_step) = bool(clear), [*clear, *clear] or (start, stop)
         if never & {*names} or not _is_near(data["kl"].sel(step=clear or steps), first, equal):
-            beside += (Condition("closest only"),)
+            premises += (Condition("closest only"),)
         from_start = (Condition("from the first probed step", value=float(start)),) * (before is None)
         passed = Claim(
             (MODEL,), "passed", tuple(names), float(first_step),
             (float(first_step if before is None else before), float(first_step)), unit="step",
             status="shown" if is_clear else "open",
-            where=Where(steps=(first_step, last_step)), because=(*beside, *from_start),
+            where=Where(steps=(first_step, last_step)), because=(*premises, *from_start),
         )  # fmt: skip
         yield passed
         before = last_step
@@ -193,7 +193,7 @@ def _phases(data: xr.Dataset, never: set[str]) -> Iterator[Claim]:
             rest = int(steps[steps > last_step][0])
             yield replace(
                 passed, value=float(rest), interval=(float(last_step), float(rest)), status="open",
-                where=Where(steps=(rest, stop)), because=beside,
+                where=Where(steps=(rest, stop)), because=premises,
             )  # fmt: skip
 
 

@@ -111,30 +111,30 @@ def is_head(
     # Where each token tells all others, lag and tokens explain an ideal head too: then edits have to tell.
     tells = float(data["ideal"].sel(matched=1)) > LEAST_IDEAL
     within = standing(scores["induction_score" if tells else "predecessor_effect"]) == "within"
-    beside = [
+    premises = [
         Condition("on matches", value=float(head["match_mass"].sel(matched=1)), unit="probability"),
         Condition("beyond lag and tokens", value=float(head["induction"].sel(matched=1)), unit="probability"),
         Condition("an ideal head has", value=float(data["ideal"].sel(matched=1)), unit="probability"),
     ]
-    beside += [Condition("within its null")] * within + [Condition("equal within intervals")] * (
+    premises += [Condition("within its null")] * within + [Condition("equal within intervals")] * (
         len(heads) > 1
     )
     if (matched := _tokens_matched(last_model(data), heads)) > 1:
-        beside.append(Condition("tokens matched", value=float(matched)))
+        premises.append(Condition("tokens matched", value=float(matched)))
     if effect - half > 1:
-        beside.append(Condition("more than an ideal head"))
+        premises.append(Condition("more than an ideal head"))
     if others := _moved_less(last_model(data), heads):
         most = max(others.values())
-        beside.append(Condition("moved less", value=most, unit="of the ideal", words=tuple(others)))
+        premises.append(Condition("moved less", value=most, unit="of the ideal", words=tuple(others)))
     if against:
-        beside.insert(0, Condition("write against the law", words=against))
+        premises.insert(0, Condition("write against the law", words=against))
     if any(one.status == "excluded" for one in carries) and _is_silent(last_model(data), heads):
-        beside.append(Condition("carries nothing"))
+        premises.append(Condition("carries nothing"))
     if not data.attrs["is_linear"] and (index := head_index(heads[0])) is not None and index[0] == 0:
-        beside.append(Condition("its own convolution"))  # nothing else is before a first layer
+        premises.append(Condition("its own convolution"))  # nothing else is before a first layer
     return Claim(
         heads, "is_induction_head", (), effect, (effect - half, effect + half), None, "of the ideal",
-        "open" if within else "shown", INTERVENED, because=tuple(beside),
+        "open" if within else "shown", INTERVENED, because=tuple(premises),
     )  # fmt: skip
 
 
@@ -155,16 +155,16 @@ def no_head(last: xr.Dataset) -> Claim:
         return Claim((MODEL,), "is_induction_head", status="does not apply", because=cannot)
     most = float(last["effect_high"].max())
     status: Status = "excluded" if most <= MIN_MOVED_SHARE else "open"
-    beside = [Condition("no strong circuit")] * (MIN_MOVED_SHARE < most < MIN_IDEAL_SHARE)
+    premises = [Condition("no strong circuit")] * (MIN_MOVED_SHARE < most < MIN_IDEAL_SHARE)
     lowest = best_heads(-last["effect"])
     value, low = float(last["effect"].isel(lowest)), float(last["effect_low"].isel(lowest))
     if value + (value - low) < -MIN_MOVED_SHARE:  # clearly the other way
         name = head_name(lowest)
-        beside.append(Condition("moves the other way", value=value, unit="of the ideal", words=(name,)))
+        premises.append(Condition("moves the other way", value=value, unit="of the ideal", words=(name,)))
     around = (2 * effect - high, high)
     return Claim(
         (head_name(largest),), "is_induction_head", (), effect, around, None, "of the ideal", status,
-        INTERVENED, because=tuple(beside),
+        INTERVENED, because=tuple(premises),
     )  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def feeds_keys(last: xr.Dataset, head: xr.Dataset, name: str) -> Iterator[Claim]
             continue
         one = last.isel(layer=some[0][0], head=some[0][1])
         value, low, high = (float(one["tied_left"].sel(estimate=end)) for end in ESTIMATE)
-        beside = [
+        premises = [
             Condition(
                 "previous token", value=float(last["previous_token"][at]), unit="probability", words=(who,)
             )
@@ -229,13 +229,13 @@ def feeds_keys(last: xr.Dataset, head: xr.Dataset, name: str) -> Iterator[Claim]
             if (at := head_index(who)) is not None
         ]
         if name in heads:
-            beside += [
+            premises += [
                 Condition("score before and after", value=float(head["intact"])),
                 Condition("after the cut", value=float(head["cut"].sel(input="K"))),
             ]
         yield Claim(
             feeders, "feeds", heads, value, (low, high), 1.0, "share", "shown", INTERVENED,
-            because=(THROUGH_KEYS, *beside),
+            because=(THROUGH_KEYS, *premises),
         )  # fmt: skip
 
 
@@ -276,33 +276,33 @@ def carried(
     intact, cut = float(head["kl_intact"]), float(head["kl_cut"].sel(input="K"))
     low, high = normal_interval(cut - intact, float(head["kl_error"].sel(input="K")))
     simpler, apart = float(data["kl_simpler"]), NORMAL_95 * float(head["simpler_error"])
-    beside = [
+    premises = [
         Condition("from", value=intact, unit="nats"),
         Condition("to", value=cut, unit="nats"),
         Condition("simpler law", value=simpler, unit="nats", words=(str(data.attrs["simpler"]),)),
     ]
     if high < 0 and cut - intact < -MIN_EFFECT_NATS:
         status: Status = "excluded"
-        beside.append(Condition("does harm"))
+        premises.append(Condition("does harm"))
     elif low > 0 and cut - intact > MIN_EFFECT_NATS:
         status = "shown"
         if set(against) == set(heads):  # what else there is would be too sure of the law without it
             status = "excluded"
-            beside.append(Condition("takes from the law"))
+            premises.append(Condition("takes from the law"))
         elif simpler - intact <= max(apart, MIN_EFFECT_NATS):
             other = Condition("not the law's", intact >= simpler + apart)
             # Heads that write along the law have some of it, and are too sure of it.
-            beside.append(Condition("some of it") if set(along) == set(heads) else other)
+            premises.append(Condition("some of it") if set(along) == set(heads) else other)
         elif low <= MAX_SHARE_LEFT * (simpler - intact):
-            beside.append(Condition("some of it"))
+            premises.append(Condition("some of it"))
         elif intact + apart >= MAX_SHARE_LEFT * simpler:
-            beside.append(Condition("most of what there is"))
+            premises.append(Condition("most of what there is"))
     else:
         status = "excluded" if high <= MIN_EFFECT_NATS else "open"
         # Heads write the law, and KL is as large without them. Where it is small the rest has the law too.
         if status == "excluded" and set(along) == set(heads) and intact > MIN_EFFECT_NATS:
-            beside.append(Condition("too sure"))
+            premises.append(Condition("too sure"))
     yield Claim(
         (*feeders, *heads), "carries", (str(data.attrs["reference"]),), cut - intact, (low, high), 0.0,
-        "nats", status, INTERVENED, because=tuple(beside),
+        "nats", status, INTERVENED, because=tuple(premises),
     )  # fmt: skip

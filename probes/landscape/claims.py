@@ -35,11 +35,11 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     kind, why = str(data.attrs["kind"]), str(data.attrs["why"])
     score = scores["hessian_min"]
     value = score.value if isinstance(score.value, float) else None
-    beside = (*_where(data), *_theory(data), *_unigram(data), *_drift(data))
+    premises = (*_where(data), *_theory(data), *_unigram(data), *_drift(data))
     if kind == "not stationary":
         nats = float(data["descent"]) if why == "descent" else float(data["nats_away"])
         beyond = () if why == "descent" else tuple(_beyond(data, nats))  # a step that was made is a fact
-        moving = (*_moving(data, why), *beyond, *beside)
+        moving = (*_moving(data, why), *beyond, *premises)
         return Claim(
             (MODEL,), "moves", (), None if beyond else nats,
             unit=str(data.attrs["loss_unit"]), evidence=LAW, because=moving,
@@ -54,7 +54,7 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     )
     return Claim(
         (MODEL,), "is_at", names, value, interval, score.null, unit, status, LAW,
-        because=(*_of_kind(data, kind, why), *beside),
+        because=(*_of_kind(data, kind, why), *premises),
     )  # fmt: skip
 
 
@@ -213,32 +213,32 @@ def _leaving(data: xr.Dataset) -> Iterator[Claim]:
     if "amplitude" not in data:
         return
     predicted, left = float(data["predicted_step"]), float(data["observed_step"])
-    beside = []
+    premises = []
     for name in ("observed", "predicted"):
         if np.isfinite(rate := float(data[f"{name}_rate"])):
-            beside.append(Condition(f"{name} rate", value=rate))
+            premises.append(Condition(f"{name} rate", value=rate))
     if np.isfinite(predicted):
-        beside.append(Condition("predicted step", value=predicted))
+        premises.append(Condition("predicted step", value=predicted))
     last = float(data["kept_step"][-1])
     subject, unit = (MODEL,), "step"
     if not data["amplitude"].any():
         why = "no growing pattern" if "unigram_growth" in data.attrs else "on the subspace to the last bit"
         yield Claim(
-            subject, "leaves_by", (), status="excluded", evidence=LAW, because=(Condition(why), *beside)
+            subject, "leaves_by", (), status="excluded", evidence=LAW, because=(Condition(why), *premises)
         )
     elif float(data["amplitude"][0]) >= ESCAPED:
         away = Condition("already away")
-        yield Claim(subject, "leaves_by", (), status="does not apply", because=(away, *beside))
+        yield Claim(subject, "leaves_by", (), status="does not apply", because=(away, *premises))
     elif np.isfinite(left):
         seen = Condition("seen")
         null = predicted if np.isfinite(predicted) else None
-        yield Claim(subject, "leaves_by", (), left, None, null, unit, because=(seen, *beside))
+        yield Claim(subject, "leaves_by", (), left, None, null, unit, because=(seen, *premises))
     elif np.isfinite(predicted):
         later = Condition("by linear theory", predicted > last)
         status: Status = "shown" if predicted > last else "open"
         yield Claim(
             subject, "leaves_by", (), predicted, unit=unit, status=status, evidence=LAW,
-            because=(later, *beside),
+            because=(later, *premises),
         )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def _fitted(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
     most = normal_interval(left, float(last["kl_error"]))[1]
     name, of_predictor = nearest_predictor(last)
     shift, source = int(last.attrs["query_shift"]), int(last.attrs["source_lag"])
-    beside = (
+    premises = (
         Condition("numbers", value=float(last["numbers"])),
         Condition("leaves", value=left, unit="nats"),
         Condition("at most", value=most, unit="nats"),
@@ -62,7 +62,9 @@ def _fitted(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
         *(_term(last.isel(term=i), shift, source) for i in range(1, last.sizes["term"])),
     )
     score = scores["explained"]
-    return Claim((BEST,), "explains", (MODEL,), _number(score), score.interval, 0.0, "share", because=beside)
+    return Claim(
+        (BEST,), "explains", (MODEL,), _number(score), score.interval, 0.0, "share", because=premises
+    )
 
 
 def _term(term: xr.Dataset, shift: int, source: int) -> Condition:
@@ -79,12 +81,12 @@ def _number(score: Score) -> float | None:
 def _by_weights(last: xr.Dataset, scores: dict[str, Score]) -> Claim:
     score = scores["explained_by_weights"]
     status: Status = "open" if standing(score) == "within" else "shown"
-    beside = [Condition("within its null")] * (status == "open")
-    beside += [_reads(last, path) for path in _needed_paths(last)]
-    beside.append(Condition("leaves", value=float(last["kl_by_weights"]), unit="nats"))
+    premises = [Condition("within its null")] * (status == "open")
+    premises += [_reads(last, path) for path in _needed_paths(last)]
+    premises.append(Condition("leaves", value=float(last["kl_by_weights"]), unit="nats"))
     return Claim(
         (TABLES,), "explains", (MODEL,), _number(score), None, score.null, "share", status, "weights",
-        because=tuple(beside),
+        because=tuple(premises),
     )  # fmt: skip
 
 

@@ -8,7 +8,15 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from certify_cases import contexts_of, drawn, every_history, every_score, is_within, small_run
+from certify_cases import (
+    contexts_of,
+    drawn,
+    every_history,
+    every_score,
+    is_within,
+    one_layer,
+    small_run,
+)
 
 import mechmarkov as mm
 from mechmarkov.certify import EXACT, FLOAT32, certify, checker, proof_of, verify
@@ -76,7 +84,7 @@ def test_no_sequence_is_above_the_bound_of_a_table(make, count, seed):
 
 
 def test_a_head_that_reads_two_back_is_a_table_of_two():
-    """Of the parent it is no table; each row of two states is that of the earlier one."""
+    """A table of the parent is far from it; each row of two states is that of the earlier one."""
     run = mm.Run.from_model(value_table(np.log(P), 9, lag=2), source=Chain(P))
     assert certify(run, "parent").worst_kl > 0.1
     certificate = certify(run, "parent", lags=(1, 2))
@@ -103,6 +111,22 @@ def test_the_lags_of_a_source_are_tried(source, lag, looked_at):
     certificate = certify(run)
     assert certificate.contexts.lags == looked_at
     assert (certificate.worst_kl < 1e-6) == (lag <= len(looked_at))
+
+
+def test_a_lag_beyond_the_sequences_that_are_run_is_in_front_of_them():
+    """All contexts of the first positions are run where no bound is known, and these are short."""
+    certificate = certify(mm.example("induction"), "parent", lags=(1, 8), tokens=1 << 12)
+    assert certificate.exhausted == 5
+
+
+def test_a_vacuous_bound_gives_way_to_a_lower_one():
+    """Behind a norm whose input may be near zero, what a normalised stream can score says more."""
+    run = one_layer("LN and MLP", seed=3, scale=1.0, n_ctx=4)
+    certificate = certify(run, "parent", tokens=1 << 10)
+    assert certificate.tier == "norm"
+    assert "vacuous" in certificate.why
+    stored = proof_of(certificate, 0)
+    assert verify(stored, run)["worst_kl"] <= stored["claims"]["worst_kl"]
 
 
 def test_a_table_of_many_cases_is_not_tried(monkeypatch):

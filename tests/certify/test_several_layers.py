@@ -169,7 +169,7 @@ def test_the_checkers_forms_hold_every_context(shape):
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_pieces_all_in_the_middle_are_refused(layers, monkeypatch):
-    """Of the box behind one layer, of the query's own stream behind two."""
+    """The pieces are of the box behind one layer, of the query's own stream behind two."""
     whole, parts = relaxed.differences, relaxed.parts
 
     def in_the_middle(cuts, width, symbols):
@@ -191,7 +191,7 @@ def test_pieces_all_in_the_middle_are_refused(layers, monkeypatch):
 
 @pytest.mark.parametrize(("cuts", "layers"), [((3, 2, 1, 1), 1), ((1, 2, 5, 7), 2), ((16, 3, 1, 4), 2)])
 def test_pieces_hold_all_points(cuts, layers):
-    """Of two axes of the box and the first two symbols of the stream, in the search and in the checker."""
+    """Two axes of the box and the first two symbols of the stream are cut, in search and checker."""
     run = deep(n_layers=layers, scale=0.2)
     stored = proof_of(certify(run, "parent", unit=EXACT, tokens=1 << 8), 0)
     stream = None

@@ -26,7 +26,7 @@ class Guarded(NanoGPT):
 
 
 class PreemptedError(Exception):
-    """What a handler of signals raises, so that a training saves and ends."""
+    """Raised by a handler of signals, so that a training saves and ends."""
 
 
 def ends(number, frame):
