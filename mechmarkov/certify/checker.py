@@ -44,14 +44,19 @@ def behind(model: Model, contexts: Any, parents: Any, basis: np.ndarray, *boxes:
 def around(case: Case, basis: np.ndarray, multipliers: np.ndarray, cuts: np.ndarray) -> Form:
     """One form around what all pieces give, of the symbols of the box and of the streams."""
     centre, share = case.pieces(cuts)
-    after, n = case.through(case.box(basis, multipliers), centre, share), centre.shape[-1]
-    slope = (after.slope[..., :n] / share[:, None]).mean(0)
+    return merged(case.through(case.box(basis, multipliers), centre, share), centre, share)
+
+
+def merged(pieces: Form, centre: np.ndarray, share: np.ndarray) -> Form:
+    """One form around those of all pieces, of the symbols whose ranges are in pieces."""
+    n = centre.shape[-1]
+    slope = (pieces.slope[..., :n] / share[:, None]).mean(0)
     along = centre @ slope.T
-    mid = (after.mid - along).mean(0)
-    rest = np.abs(after.slope[..., :n] - slope * share[:, None]).sum(-1) + after.rad
-    rest = rest + np.abs(after.mid - along - mid) + np.abs(after.slope[..., n:]).sum(-1)
-    rest = rest + 16 * n * OWN * (after.size + np.abs(mid) + np.abs(slope).sum(-1))
-    return Form(after.u, mid, slope, rest.max(0)).folded(n)
+    mid = (pieces.mid - along).mean(0)
+    rest = np.abs(pieces.slope[..., :n] - slope * share[:, None]).sum(-1) + pieces.rad
+    rest = rest + np.abs(pieces.mid - along - mid) + np.abs(pieces.slope[..., n:]).sum(-1)
+    rest = rest + 16 * n * OWN * (pieces.size + np.abs(mid) + np.abs(slope).sum(-1))
+    return Form(pieces.u, mid, slope, rest.max(0)).folded(n)
 
 
 def cases(contexts: Any, parents: Any, read: int) -> list[tuple[int, tuple[int, ...]]]:

@@ -214,6 +214,24 @@ def test_pieces_hold_all_points(cuts, layers):
     assert inside.all(-1).any(1).all()
 
 
+@pytest.mark.parametrize("program", ["search", "checker"])
+def test_one_form_is_around_a_parabola_in_pieces(program):
+    """The numbers are x² and x y, from -1 to 1: slopes differ from piece to piece, and so do middles."""
+    centre, share = relaxed.parts(np.array([8, 4, 1, 1]), 2, 2)
+    mid, slope = np.zeros(2), np.eye(2)
+    if program == "search":
+        x = Affine(mid, slope, np.zeros(2), EXACT).pieces(centre, share)
+        square = Affine(x.mid[:, :1], x.slope[:, :1], x.rad[:, :1], EXACT) * x
+        form = later.merged(square, centre, share)
+    else:
+        x = checker.Form(0.0, mid, slope).pieces(centre, share)
+        form = checker.merged(x[:, :1] * x, centre, share)
+    rest = np.abs(form.slope[:, 2:]).sum(-1) + form.rad
+    for e in np.random.default_rng(0).uniform(-1, 1, size=(2000, 2)).round(1):
+        assert (np.abs(e[0] * e - form.mid - form.slope[:, :2] @ e) <= rest).all()
+    assert (rest < 1.4 * np.array([0.5, 1.0])).all()  # the least that any form leaves open
+
+
 def test_a_proof_without_pieces_is_refused(trained):
     """Nothing is bounded where there are none, and a maximum over none is not a bound."""
     run, stored = trained

@@ -107,16 +107,27 @@ def _whole(
     """
     box = relaxed.box(reading, basis, multipliers)
     before, behind = (relaxed.in_front(one, box) for one in (stream, reading.base))
-    n = before.slope.shape[-1]
-    centre, share = relaxed.parts(cuts, len(basis), n)
+    centre, share = relaxed.parts(cuts, len(basis), before.slope.shape[-1])
     after = tail.block(layer, before.pieces(centre, share), (box + behind).pieces(centre, share))
-    slope = (after.slope[..., :n] / share[:, None]).mean(0)
+    return merged(after, centre, share)
+
+
+def merged(pieces: Affine, centre: np.ndarray, share: np.ndarray) -> Affine:
+    """One form around those of all pieces `[piece, d]`, of the symbols whose ranges are in pieces.
+
+    Args:
+        pieces: The forms, of symbols e' and others behind them.
+        centre: In a piece a symbol of the whole is `centre + share · e'`; `[piece, symbol]`.
+        share: Likewise.
+    """
+    n = centre.shape[-1]
+    slope = (pieces.slope[..., :n] / share[:, None]).mean(0)
     along = centre @ slope.T
-    mid = (after.mid - along).mean(0)
-    rest = np.abs(after.slope[..., :n] - slope * share[:, None]).sum(-1) + after.rad
-    rest += np.abs(after.mid - along - mid) + np.abs(after.slope[..., n:]).sum(-1)
-    rest += 16 * n * OWN * (after.size + np.abs(mid) + np.abs(slope).sum(-1))
-    return Affine(mid, slope, up(rest.max(0)), after.unit).folded(n)
+    mid = (pieces.mid - along).mean(0)
+    rest = np.abs(pieces.slope[..., :n] - slope * share[:, None]).sum(-1) + pieces.rad
+    rest += np.abs(pieces.mid - along - mid) + np.abs(pieces.slope[..., n:]).sum(-1)
+    rest += 16 * n * OWN * (pieces.size + np.abs(mid) + np.abs(slope).sum(-1))
+    return Affine(mid, slope, up(rest.max(0)), pieces.unit).folded(n)
 
 
 def _behind(layer: Layer, contexts: Contexts, end: float) -> tuple[Affine, Inner]:
