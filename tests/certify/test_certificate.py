@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from certify_cases import every_history, one_layer
+from certify_cases import ROOM, every_history, one_layer
 from probing_cases import CHAIN, P3, RAW_LOG, walk_run
 
 import mechmarkov as mm
@@ -70,7 +70,8 @@ def test_the_bound_of_one_head_is_reached_by_the_sequence_that_is_named():
         histories = every_history(run)
         judge = Judge(run.model().double(), run.objective, found.contexts, found.program)
         worst = judge.nats(histories).max()
-        assert found.seen.nats <= worst <= found.worst_kl
+        assert found.seen.nats <= worst * ROOM  # one batch is rounded otherwise than another
+        assert worst <= found.worst_kl
         assert found.seen.nats > 0.9 * worst
         known = found.contexts.reads[found.seen.read] + 1
         assert (histories[:, :known] == found.seen.history[:known]).all(1).any()  # the source can give it
