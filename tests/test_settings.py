@@ -85,6 +85,8 @@ SETTINGS = {
     "bench.features": {"WIDTH": 2},
     "bench.gradients": {
         "IG_STEPS": 10,
+        "FROM_CORRUPT": (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1),
+        "TO_CLEAN": (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0),
         "MIDPOINTS": (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95),
         "MASK_PENALTY": 0.01,
     },
@@ -109,7 +111,7 @@ SETTINGS = {
     "bench.verify": {"TOLERANCE": 1e-4, "MAX_BYTES": 268_435_456},
 }
 
-COMPUTED = ("CANCELS", "SADDLE_ENERGY", "MIDPOINTS")
+COMPUTED = ("CANCELS", "SADDLE_ENERGY", "MIDPOINTS", "FROM_CORRUPT", "TO_CLEAN")
 
 DEFAULTS = {
     "bench.run.run": {"seeds": 3, "pairs": "minimal", "held_out": False, "jobs": 1},

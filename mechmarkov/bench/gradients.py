@@ -3,8 +3,8 @@
 Each multiplies a change, corrupt less clean, by a gradient of the metric. They differ in where it is taken.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,9 @@ Replaced = AbstractContextManager[HookedDecoder]
 Claims = dict[str, float]
 
 IG_STEPS = 10  # of EAP-IG; Hanna et al. use 5 to 30
+# On the line from clean (0) to corrupt (1). Both of EAP-IG leave out one end, as the authors' code does.
+FROM_CORRUPT = tuple(1 - np.arange(IG_STEPS) / IG_STEPS)
+TO_CLEAN = tuple(1 - np.arange(1, IG_STEPS + 1) / IG_STEPS)
 MIDPOINTS = tuple((np.arange(IG_STEPS) + 0.5) / IG_STEPS)
 MASK_STEPS, MASK_RATE = 25, 0.4
 MASK_PENALTY = 1e-2  # nats for each edge that is kept
@@ -73,7 +76,21 @@ def edge_gradients(case: Case, moves: Iterable[AbstractContextManager[Any]]) -> 
 
 
 def activation_gradients(case: Case) -> Claims:
-    """EAP-IG (activations): each sender's output is moved on the line, and its edges' gradients are taken."""
+    """EAP-IG (activations), as its authors' code has it: the receivers' gradient while outputs are held.
+
+    The embedding, all heads of a layer, or an MLP are held at points on the line, one of these after the
+    other. An edge gets the mean over all passes; those that hold its receiver have no gradient for it.
+    """
+    groups: dict[str, list[str]] = {}
+    for node in case.nodes:
+        head = head_index(node)
+        groups.setdefault(node if head is None else f"heads of layer {head[0]}", []).append(node)
+    moves = (_held(case, nodes, point) for nodes in groups.values() for point in TO_CLEAN)
+    return edge_gradients(case, moves)
+
+
+def sender_gradients(case: Case) -> Claims:
+    """The receivers' gradient while the edge's own sender is moved on the line, and nothing is held."""
     claims: Claims = {}
     for node in case.nodes:
         edges = [name for name, (sender, _) in case.edges.items() if sender == node]
@@ -158,6 +175,16 @@ def _moved(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
     return replace_component(case.model, name, lambda x: x + part * difference)
 
 
+@contextmanager
+def _held(case: Case, names: Iterable[str], part: float) -> Iterator[None]:
+    """Some nodes' outputs as constants on the line from clean (0) to corrupt (1)."""
+    with ExitStack() as stack:
+        for name in names:
+            value = case.corrupt_outputs[name] - (1 - part) * case.differences[name]
+            stack.enter_context(replace_component(case.model, name, lambda x, value=value: value))
+        yield
+
+
 def _gradients(
     case: Case,
     names: Iterable[str],
@@ -184,7 +211,7 @@ SYED = "Nanda 2023, attribution patching; Syed et al. 2023 (arXiv 2310.10348)"
 HANNA = "Hanna et al. 2024 (arXiv 2403.17806)"
 KRAMAR = "Kramár et al. 2024 (arXiv 2403.00745)"
 BHASKAR = "Bhaskar et al. 2024 (arXiv 2406.16778)"
-inputs, both = (partial(edge_attribution, points=points) for points in (MIDPOINTS, (0.0, 1.0)))
+inputs, both = (partial(edge_attribution, points=points) for points in (FROM_CORRUPT, (0.0, 1.0)))
 attribution = Method("attribution-patching", "nodes", attribution_patching, SYED, DIFFERENCE, passes=3)
 graddrop = Method(
     "atp-graddrop",
@@ -202,6 +229,14 @@ eap_ig_activations = Method(
     "edges",
     activation_gradients,
     f"{HANNA}, activations",
+    INTEGRATED,
+    passes=lambda case: 2 + IG_STEPS * (1 + 2 * case.model.config.n_layers),
+)
+eap_ig_senders = Method(
+    "eap-ig-senders",
+    "edges",
+    sender_gradients,
+    "Marks et al. 2024 (arXiv 2403.19647), integrated gradients of nodes; here of a sender's edges",
     INTEGRATED,
     passes=lambda case: 2 + IG_STEPS * len(case.nodes),
 )

@@ -69,6 +69,7 @@ def replace_path(
     """Replace a sender's output by a function of it in what one receiver reads, and nowhere else.
 
     The function is as for `replace_component`: from the output `[*stack, batch, position, d]` to its shape.
+    Senders that are replaced in one receiver at a time are replaced together there.
 
     Raises:
         ValueError: If there is no such path; the error says why.
@@ -130,19 +131,24 @@ def _receiver(
     if block.attn.shares(side):
         stack.enter_context(ungrouped(block.attn))
     weight = model.weight(f"blocks.{layer}.attn.W_{side}")[..., head, :, :]
-    seen: dict[str, Tensor] = {}
+    # What each receiver reads so far. All paths to it share that: a norm of their sum is not a sum.
+    streams: dict[str, Tensor] = model.__dict__.setdefault("streams_at_receivers", {})
 
     def read() -> Tensor:
         """The change of what the head's matrix reads, through that matrix."""
         added = change["residual"]  # as it is for shortformer positions, which are added after the norm
         is_normed = model.config.normalization_type is not None and model.config.norm_first
         if is_normed and not _is_shortformer_position(model, sender):
-            added = block.ln1(seen["residual"] + added) - block.ln1(seen["residual"])
+            before = streams[receiver]
+            streams[receiver] = before + added
+            added = block.ln1(streams[receiver]) - block.ln1(before)
         return member_matmul(added, weight)
 
-    stack.enter_context(
-        model.hooks([(f"blocks.{layer}.hook_resid_pre", lambda x, hook: seen.update(residual=x))])
-    )
+    def begin(x: Tensor) -> None:
+        streams[receiver] = x
+
+    stack.callback(streams.pop, receiver, None)
+    stack.enter_context(model.hooks([(f"blocks.{layer}.hook_resid_pre", lambda x, hook: begin(x))]))
     return Output(f"blocks.{layer}.attn.hook_{side.lower()}", index), read
 
 

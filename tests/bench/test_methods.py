@@ -61,7 +61,7 @@ def test_integrated_gradients_are_complete_along_a_path(name, metric):
 @pytest.mark.parametrize("name", ["direct", "mlp"])
 def test_gradients_on_senders_outputs_are_complete_too(name):
     case = CASES[name](2).under("kl")
-    claims, exact = gradients.activation_gradients(case), edge_effects(case, ["kl"])["kl"]
+    claims, exact = gradients.sender_gradients(case), edge_effects(case, ["kl"])["kl"]
     for edge, value in exact.as_claims().items():
         assert claims[edge] == pytest.approx(value, abs=0.02 * exact.value.max()), edge
 

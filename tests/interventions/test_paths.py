@@ -11,7 +11,8 @@ from mechmarkov.interventions.paths import paths, replace_path
 from mechmarkov.interventions.replace import replace_component
 from mechmarkov.interventions.tokens import donors
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.components import component_names
+from mechmarkov.models.components import Output, component_names, head_index, output_of, split_input
+from mechmarkov.models.decoder import activations
 
 # Δ is read from the input of keys, the gate from that of queries; heads share queries and keys.
 MAMBA = {
@@ -40,6 +41,32 @@ def test_all_paths_of_a_component_cut_at_once_are_the_component_ablated(shape, c
             assert close(found, model(tokens)), part
     assert torch.equal(model(tokens), before)
     assert set(model.hook_dict) == points
+
+
+@pytest.mark.parametrize("n_models", [None, 2])
+@pytest.mark.parametrize("shape", ALL)
+def test_a_receiver_of_foreign_values_reads_foreign_values(shape, n_models):
+    """All that it reads is what it is in other sequences, norms of the sum included."""
+    model = decoder_of(shape, n_models=n_models).double()
+    tokens = tokens_of(model)
+    foreign = tokens.flip(-1)
+    hooks = {sender: output_of(model.config, sender) for sender, _ in paths(model)}
+    written = activations(model, foreign, [output.hook for output in hooks.values()])
+    values = {sender: output.read(written[output.hook]) for sender, output in hooks.items()}
+    for receiver in {receiver for _, receiver in paths(model)}:
+        name, side = split_input(receiver)
+        if (head := head_index(name)) is None:
+            continue
+        place = Output(f"blocks.{head[0]}.attn.hook_{side.lower()}", head)
+        shared = model.config.n_key_value_heads if side in ("K", "V") else None  # else each has its own
+        own = head[1] * (shared or model.config.n_heads) // model.config.n_heads
+        expected = activations(model, foreign, [place.hook])[place.hook][..., own, :]
+        with ExitStack() as stack:
+            for sender in [sender for sender, one in paths(model) if one == receiver]:
+                stack.enter_context(replace_path(model, sender, receiver, lambda _, to=values[sender]: to))
+            found = place.read(activations(model, tokens, [place.hook])[place.hook])
+        assert close(found, expected), receiver
+    assert "streams_at_receivers" not in model.__dict__ or not model.streams_at_receivers
 
 
 def test_each_path_is_what_arithmetic_says_it_is():
