@@ -10,6 +10,7 @@ from experiments.claims import Finding, holds, share
 from experiments.figures import bands, titled
 from experiments.harness import Measured, evaluation, first_time, over_seeds, when
 from experiments.sampling_error import over_sequences
+from experiments.which_parents.counter import lag_set_counter
 from experiments.which_parents.kernel_model import EPS, started
 from experiments.which_parents.shared import (
     CONCENTRATION,
@@ -24,7 +25,6 @@ from experiments.which_parents.shared import (
     source,
 )
 from experiments.which_parents.training import BATCH, Stage, descend
-from mechmarkov.models.constructions.lag_sets import lag_set_counter
 from mechmarkov.theory.kernel import kl
 from mechmarkov.theory.lag_sets import LagSet, lag_sets
 from mechmarkov.utils.text import listed

@@ -51,13 +51,6 @@ class Effects:
         return dict(zip(self.names, self.value.tolist(), strict=True))
 
 
-def content_of(case: Case, what: str) -> str:
-    """The name to keep a measurement by: a hash of the model, the sequences and the library's code."""
-    decides = [case.model.config.model_dump(mode="json"), case.objective.model_dump(mode="json")]
-    tensors = {name: getattr(case, name) for name in ("clean", "corrupt", "law", "corrupt_law", "read")}
-    return name_of([what, decides], tensors | {"means": case.others.clean} | case.model.state_dict())
-
-
 def exact_effects(case: Case) -> dict[tuple[str, str], Effects]:
     """Returns all effects of a case, by `("nodes" | "edges" | "layers", metric)`; kept on disk."""
     tables = {"nodes": node_effects, "edges": edge_effects, "layers": layer_effects}
@@ -69,7 +62,10 @@ def exact_effects(case: Case) -> dict[tuple[str, str], Effects]:
                 data |= {f"{of} {metric} {end}": (of, getattr(found, end)) for end in ENDS}
         return xr.Dataset(data, {of: [*getattr(case, of)] for of in tables})
 
-    data = kept(content_of(case, "exact effects"), measure)
+    decides = [case.model.config.model_dump(mode="json"), case.objective.model_dump(mode="json")]
+    tensors = {name: getattr(case, name) for name in ("clean", "corrupt", "law", "corrupt_law", "read")}
+    tensors |= {"means": case.others.clean} | case.model.state_dict()
+    data = kept(name_of(["exact effects", decides], tensors), measure)
     return {
         (of, metric): Effects(
             [str(name) for name in data[of].values],

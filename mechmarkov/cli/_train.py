@@ -19,7 +19,7 @@ from mechmarkov.cli._options import (
     print_json,
     told,
 )
-from mechmarkov.utils.files import check_writable, plain_stem
+from mechmarkov.utils.files import check_writable
 
 
 @click.command(options_metavar="[--set KEY=VALUE]… [OPTIONS]")
@@ -55,7 +55,7 @@ def train(
     from mechmarkov.training.execute import aim_in_words
 
     chosen = load_recipe(recipe).with_set(changes)
-    folder = out or Path("runs") / plain_stem(recipe, "recipe")
+    folder = out or Path("runs") / (Path(recipe).stem.strip(".") or "recipe")
     check_writable(folder / ("run.pt" if seeds is None else "seed-0.pt"))
     with going_on():
         if seeds is None:

@@ -60,7 +60,7 @@ class Architecture:
         apart = self.apart(shape)
         own = {name: x for name, x in shapes.items() if name not in apart and not BUFFER.fullmatch(name)}
         inner = {ours: shapes[name] for name, ours in table.ours(own).items()}
-        if (layers := layout.count_layers(inner, "blocks.", table.theirs)) != shape.n_layers:
+        if (layers := layout.count_layers(inner, table.theirs)) != shape.n_layers:
             raise RunFileError(f"it has {layers} layers, but {self.n_layers} is {shape.n_layers}")
         if "unembed.weight" in inner:
             rows, _ = layout.shape_of(inner, "unembed.weight", 2, table.theirs)

@@ -139,7 +139,7 @@ def plan_import(
     needed = ["positional_embedding_type", "n_ctx", "normalization_type", *config_fields.needed_parts(fields)]
     config_fields.require(fields, needed, "a HookedTransformer's state dict")
     config = config_from_lens(lens_fields(fields))
-    if (layers := layout.count_layers(shapes, "blocks.", called)) != config.n_layers:
+    if (layers := layout.count_layers(shapes, called)) != config.n_layers:
         raise RunFileError(f"it has {layers} blocks, but n_layers is {config.n_layers}")
     expected = parameter_shapes(config)
     buffers = _checkable(shapes, config)
@@ -193,7 +193,7 @@ def from_shapes(shapes: Shapes, called: Called = str) -> dict[str, Any]:
     """
     d_vocab, d_model = layout.shape_of(shapes, "embed.W_E", 2, called)
     fields: dict[str, Any] = {
-        "n_layers": layout.count_layers(shapes, "blocks.", called),
+        "n_layers": layout.count_layers(shapes, called),
         "d_model": d_model,
         "d_vocab": d_vocab,
         "attn_only": not any(".mlp." in name for name in shapes),

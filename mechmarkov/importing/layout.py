@@ -125,26 +125,25 @@ def in_float32(value: Tensor) -> Tensor:
     return value.float() if value.is_floating_point() else value
 
 
-def count_layers(shapes: Shapes, prefix: str, called: Called = str) -> int:
-    """Returns how many layers there are, numbered from 0 without a gap.
+def count_layers(shapes: Shapes, called: Called = str) -> int:
+    """Returns how many layers there are, `blocks.N`, numbered from 0 without a gap.
 
     Args:
         shapes: Weights by their names.
-        prefix: What stands before the number.
         called: What the file calls a weight, for messages.
 
     Raises:
         RunFileError: If one is missing.
 
     Example:
-        >>> count_layers({"h.0.ln.weight": (4,), "h.1.ln.weight": (4,), "wte.weight": (3, 4)}, "h.")
+        >>> count_layers({"blocks.0.ln1.w": (4,), "blocks.1.ln1.w": (4,), "embed.W_E": (3, 4)})
         2
     """
-    inside = (name.removeprefix(prefix).split(".")[0] for name in shapes if name.startswith(prefix))
+    inside = (name.split(".")[1] for name in shapes if name.startswith("blocks."))
     layers = {int(part) for part in inside if part.isdecimal() and len(part) < 5}
     if layers != set(range(len(layers))) or not layers:
-        where = called(f"{prefix}N")
-        raise RunFileError(f"its layers {where} are numbered {sorted(layers)[:8]}, expected 0, 1, …")
+        numbers = f"{called('blocks.N')} are numbered {sorted(layers)[:8]}"
+        raise RunFileError(f"its layers {numbers}, expected 0, 1, …")
     return len(layers)
 
 

@@ -127,7 +127,7 @@ def from_shapes(shapes: Shapes, called: Called) -> dict[str, Any]:
     """
     d_vocab, d_model = shape_of(shapes, "embed.weight", 2, called)
     fields: dict[str, Any] = {
-        "n_layers": count_layers(shapes, "blocks.", called),
+        "n_layers": count_layers(shapes, called),
         "d_model": d_model,
         "d_vocab": d_vocab,
         "attn_only": not any(".mlp." in name for name in shapes),

@@ -119,27 +119,23 @@ def _read(path: str, **options: Any) -> Source:
         raise RunFileError(f"--source {printable(path, 200)}: {message}{how}") from None
 
 
-def checked_fields(given: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+def checked_fields(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns fields of a config that a caller gives, checked: known names with plain values.
-
-    Args:
-        given: The fields, or None.
-        name: What the caller calls them, for messages.
 
     Raises:
         RunFileError: Naming the field.
 
     Example:
-        >>> checked_fields({"n_heads": 2}, "given")
+        >>> checked_fields({"n_heads": 2})
         {'n_heads': 2}
     """
     if not isinstance(given, Mapping | None):
-        raise RunFileError(f'{name} is {shown(given)}, expected fields of a config such as {{"n_heads": 2}}')
+        raise RunFileError(f'given is {shown(given)}, expected fields of a config such as {{"n_heads": 2}}')
     for field, value in (given or {}).items():
         if field not in FIELDS:
-            raise RunFileError(f"{name} has {shown(field)}{near_misses(str(field), sorted(FIELDS))}")
+            raise RunFileError(f"given has {shown(field)}{near_misses(str(field), sorted(FIELDS))}")
         if type(value) not in (bool, int, float, str, type(None)):
-            raise RunFileError(f"{name}[{field!r}] is {shown(value)}, expected a plain value")
+            raise RunFileError(f"given[{field!r}] is {shown(value)}, expected a plain value")
     return dict(given or {})
 
 

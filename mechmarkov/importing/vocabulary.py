@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechmarkov.importing.live.difference import Difference, check_difference, difference
+from mechmarkov.importing.live.difference import MAX_LOGIT_DIFFERENCE, Difference, difference, disagree
 from mechmarkov.models.config import DecoderConfig
 from mechmarkov.models.decoder import HookedDecoder
 from mechmarkov.objectives import Objective
@@ -268,7 +268,8 @@ def pick(
     part.load_state_dict({name: value[-1] for name, value in chosen.items()})
     logits = whole(torch.tensor(tokens)[drawn])
     apart = difference(logits[..., predicted], part(drawn))
-    check_difference(apart, "the model and its part for the states disagree:")
+    if not apart.is_below(MAX_LOGIT_DIFFERENCE):
+        raise disagree(apart, "the model and its part for the states disagree:", MAX_LOGIT_DIFFERENCE)
     left_out = 1 - logits.softmax(-1)[..., predicted].sum(-1)
     return _Picked(chosen, apart, tokens, float(left_out.clamp_min(0).max()))
 

@@ -108,7 +108,7 @@ class Recorder:
         if bos is not None:
             objective = objective.beginning()
         self._source, self._objective, self._tokens, self._bos = source, objective, tokens, bos
-        self._given, self._names = checked_fields(given, "given"), names
+        self._given, self._names = checked_fields(given), names
         self._probes, self._log = checked_probes(probes, log), log
         self._id = secrets.token_hex(8)
         self._called = self._kept = -1  # the last steps that were given and recorded
@@ -250,7 +250,7 @@ class Recorder:
                     self._log(self._scores(run, step), step=step)
 
     def _converted(self, step: int, model: nn.Module) -> Run:
-        with warnings.catch_warnings(), exits_as_errors("its code"):
+        with warnings.catch_warnings(), exits_as_errors():
             warnings.simplefilter("ignore")  # where they are errors, one would cost a checkpoint
             run = Run.from_model(
                 model,

@@ -218,13 +218,12 @@ def render(board: Dashboard) -> str:
         title=counted(len(board.runs), "probed run"),
         badges=[(badge, counts[badge]) for badge in order if counts[badge]],
         rows=[_row(run) for run in board.runs],
-        shares=_by_setting(board.shares()),
+        shares=[
+            (setting, [*map(str, of)])
+            for setting, of in groupby(board.shares(), key=lambda share: share.setting)
+        ],
         unread=board.unread,
     )
-
-
-def _by_setting(shares: Sequence[RunShare]) -> list[tuple[str, list[str]]]:
-    return [(setting, [*map(str, of)]) for setting, of in groupby(shares, key=lambda share: share.setting)]
 
 
 def _row(run: ProbedRun) -> dict[str, Any]:

@@ -109,13 +109,9 @@ def _laws(data: xr.Dataset, places: list[str], best: str) -> Figure:
         value_title="probability",
         names=("the model", "the source"),
     )
-    drawn.update_layout(height=_height(len(read)))
+    drawn.update_layout(height=min(MOST_HEIGHT, 250 + ROW * len(read)))
     said = f"Probability of the next state. The source: {data.attrs['best_in_words']}."
     return Figure("What comes next: the model and its source", said, "plotly", drawn)
-
-
-def _height(rows: int) -> int:
-    return min(MOST_HEIGHT, 250 + ROW * rows)
 
 
 def _divergence(data: xr.Dataset) -> Figure:

@@ -231,7 +231,7 @@ class Run(Stored):
         check_source(source)
         if step is not None:
             step = checked_step(step)
-        objective, given = checked_objective(objective), checked_fields(given, "given")
+        objective, given = checked_objective(objective), checked_fields(given)
         if bos is not None:
             objective = objective.beginning()
         live = inside(model, whole=names is not None)

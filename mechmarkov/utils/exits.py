@@ -22,20 +22,17 @@ def is_by_signal(error: BaseException) -> bool:
 
 
 @contextmanager
-def exits_as_errors(whose: str) -> Iterator[None]:
-    """Turn an exit in the block into an error, unless a handler of signals asked for it.
-
-    Args:
-        whose: Words for the code that is called.
+def exits_as_errors() -> Iterator[None]:
+    """Turn an exit of a model's code into an error, unless a handler of signals asked for it.
 
     Raises:
         RuntimeError: One line with the exit's code.
 
     Example:
-        >>> with exits_as_errors("the model"):
+        >>> with exits_as_errors():
         ...     raise SystemExit(3)
         Traceback (most recent call last):
-        RuntimeError: the model exits with SystemExit(3), expected code that returns or raises an error
+        RuntimeError: its code exits with SystemExit(3), expected code that returns or raises an error
     """
     try:
         yield
@@ -43,7 +40,7 @@ def exits_as_errors(whose: str) -> Iterator[None]:
         if is_by_signal(error):
             raise
         expected = "expected code that returns or raises an error"
-        raise RuntimeError(f"{whose} exits with SystemExit({error.code!r}), {expected}") from error
+        raise RuntimeError(f"its code exits with SystemExit({error.code!r}), {expected}") from error
 
 
 @contextmanager

@@ -187,16 +187,6 @@ def _remove_empty(folders: list[Path]) -> None:
             folder.rmdir()
 
 
-def plain_stem(path: str | os.PathLike[str], otherwise: str) -> str:
-    """A file's name without its suffix, as the name of a folder; `otherwise` where nothing is left.
-
-    Example:
-        >>> plain_stem("runs/walk.pt", "run"), plain_stem("...pt", "run")
-        ('walk', 'run')
-    """
-    return Path(path).stem.strip(".") or otherwise
-
-
 def _sync(path: Path) -> None:
     """Make the content of a file, or the names in a folder, last through a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -143,7 +143,7 @@ class _Grown:
 
     @staticmethod
     def empty(train: Sample, judge: Sample) -> "_Grown":
-        constant = _constant(train)
+        constant = train.law.mean((0, 1)).clamp_min(FLOOR).log()  # the model's mean prediction
         return _Grown([], [constant], [float(judge.kl(constant.expand_as(judge.law)))])
 
     @property
@@ -190,11 +190,6 @@ def _grown(candidates: Sequence[Term], train: Sample, judge: Sample, start: _Gro
         chosen, flat = terms, refitted
         left.append(after)
     return _Grown(chosen, flat, left)
-
-
-def _constant(train: Sample) -> Float[Tensor, " state"]:
-    """The scores of the model's mean prediction."""
-    return train.law.mean((0, 1)).clamp_min(FLOOR).log()
 
 
 def _screen(term: Term, train: Sample, offset: Scores) -> Parameters:

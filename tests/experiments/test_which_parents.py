@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.which_parents.counter import lag_set_counter
 from experiments.which_parents.kernel_model import Weights, agreement, outputs
-from mechmarkov.models.constructions.lag_sets import lag_set_counter
 from mechmarkov.theory.lag_sets import finite_scores, lag_sets
 
 SETS = lag_sets(2, 2)

@@ -49,9 +49,6 @@ class Layer:
     unit: float
     front: Affine | None = None
 
-    def _ball(self, name: str) -> Ball:
-        return Ball.exact(self.weights[name], self.unit)
-
     @cached_property
     def stream(self) -> Affine:
         """The residual stream in front of the layer, `[position, token, d_model]`."""
@@ -157,7 +154,8 @@ class Layer:
         """Returns the bias of scores by lag, `[head, lag]`, where positions are one; else None."""
         match self.config.positional_embedding_type:
             case "relative_bias":
-                return self._ball("blocks.0.attn.b_rel").widened(gamma(4, self.unit))
+                table = Ball.exact(self.weights["blocks.0.attn.b_rel"], self.unit)
+                return table.widened(gamma(4, self.unit))
             case "alibi":
                 n_heads = self.config.n_heads
                 slope = 2.0 ** (-8 / n_heads * np.arange(1, n_heads + 1))

@@ -61,26 +61,19 @@ def difference(logits: Float[Tensor, "*axes"], ours: Float[Tensor, "*axes"]) -> 
     return Difference(float(apart.max()), float((apart / size).max()))
 
 
-def check_difference(apart: Difference, who: str) -> None:
-    """Refuse logits that differ by more than rounding, 1e-4 of their size.
+def disagree(apart: Difference, who: str, bound: float, advice: str = "") -> RunFileError:
+    """Returns the error about logits that differ by more than a share of their size, with both numbers.
 
     Args:
         apart: The distance, from `difference`.
         who: The beginning of the sentence.
-
-    Raises:
-        RunFileError: With both numbers.
+        bound: The share that is allowed.
+        advice: The end of the sentence.
 
     Example:
-        >>> check_difference(Difference(largest=0.5, scaled=0.5), "the two disagree:")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        mechmarkov.safe.plain_data.RunFileError: the two disagree: logits differ by up to 0.5, ...
+        >>> str(disagree(Difference(largest=0.5, scaled=0.5), "the two disagree:", 1e-4))
+        'the two disagree: logits differ by up to 0.5, 0.5 of their size, expected at most 1e-04'
     """
-    if not apart.is_below(MAX_LOGIT_DIFFERENCE):
-        raise _disagree(apart, who, MAX_LOGIT_DIFFERENCE, "")
-
-
-def _disagree(apart: Difference, who: str, bound: float, advice: str) -> RunFileError:
     return RunFileError(
         f"{who} logits differ by up to {apart.largest:.3g}, {apart.scaled:.1g} of their size, "
         f"expected at most {bound:.0e}{advice}"
@@ -191,7 +184,7 @@ def _disagreement(
     if not why:
         field = agreeing(decoder, agrees)
         why = f"; with given={field} they agree" if field else rounded_buffers(asked) + inside + advice
-    return _disagree(way.tried[0].apart, who, bound, why)
+    return disagree(way.tried[0].apart, who, bound, why)
 
 
 def compare(

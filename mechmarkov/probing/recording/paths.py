@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechmarkov.models.components import head_name, layer_components, mlp_name, norms_between
-from mechmarkov.models.config import DecoderConfig
 from mechmarkov.probing.batch import Batch
 from mechmarkov.probing.recording.quantity import Hook, PerSequence, Quantity, Recording, Scope, Totals
 
@@ -48,25 +47,17 @@ class PathOutputs:
     fixed: Float[np.ndarray, "member fixed d_vocab_out"]
 
 
-def _path_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
-    """The paths to the logits; behind a query token no state is on the direct one."""
-    return (*["direct"] * (batch.parent_lag == 0), *layer_components(config))
-
-
-def _fixed_names(config: DecoderConfig, batch: Batch) -> tuple[str, ...]:
-    """Returns what adds to the logits without a state: the query token, and positions in the stream."""
-    positions = config.positional_embedding_type == "standard"
-    return (*["direct"] * (batch.parent_lag != 0), *["pos_embed"] * positions)
-
-
 class _PathSums(Recording[PathOutputs]):
     """The sums of what some models add along every path."""
 
     def __init__(self, scope: Scope) -> None:
         batch, config = scope.batch, scope.model.config
         self.decoder, self.read, self.n_states = scope.model, batch.rows, scope.n_states
-        self.names, n_read = _path_names(config, batch), len(batch.read)
-        self.fixed = _fixed_names(config, batch)
+        direct, positions = batch.parent_lag == 0, config.positional_embedding_type == "standard"
+        self.names = (*["direct"] * direct, *layer_components(config))
+        # They add to the logits without a state: what is direct behind a query token, and positions.
+        self.fixed = (*["direct"] * (not direct), *["pos_embed"] * positions)
+        n_read = len(batch.read)
         each = scope.n_models * len(self.names) * len(batch.tokens) * config.d_vocab_out
         n_kept = max(1, min(n_read, KEPT_ELEMENTS // each))
         self.kept = ((torch.arange(n_kept, device=batch.read.device) + 0.5) * n_read / n_kept).long()

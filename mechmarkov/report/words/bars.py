@@ -26,12 +26,12 @@ class Bar:
     text: str
 
 
-def bars_from_zero(values: Mapping[str, float], most: int = MAX_BARS) -> tuple[Bar, ...]:
-    """Returns bars on one scale with a zero, to each of the first `count` values."""
+def bars_from_zero(values: Mapping[str, float]) -> tuple[Bar, ...]:
+    """Returns bars on one scale with a zero, to each of the first five values."""
     known = {name: value for name, value in values.items() if np.isfinite(value)}
     if not known:
         return ()
-    shown = dict(list(known.items())[:most])
+    shown = dict(list(known.items())[:MAX_BARS])
     low, high = min(0.0, *shown.values()), max(0.0, *shown.values())
     width = (high - low) or 1.0
     return tuple(

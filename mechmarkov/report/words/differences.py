@@ -31,7 +31,7 @@ def differences(
         told = [f"{_runs(names, total)} {did}" for did, names in groups.items()]
         return f"{'; '.join(told)}."
     (did,) = groups
-    if all(_has_no_law(word, claims[name]) for name, word in badges.items()):
+    if all(word == "another law" and not _has(claims[name]) for name, word in badges.items()):
         none = "Neither run" if total == 2 else f"None of {total} runs"
         return f"{none} learned {_best(next(iter(claims.values())))}."
     circuits = set(named.values())
@@ -65,10 +65,6 @@ def _runs(names: list[str], total: int) -> str:
 def _best(claims: Claims) -> str:
     reaches = claims.first("reaches", probe="behaviour")
     return "the best law" if reaches is None else law(reaches.object[0])
-
-
-def _has_no_law(word: Badge | None, claims: Claims) -> bool:
-    return word == "another law" and not _has(claims)
 
 
 def _learned(claims: Claims) -> str:

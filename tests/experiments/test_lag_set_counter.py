@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mechmarkov.models.constructions.lag_sets import lag_set_counter
+from experiments.which_parents.counter import lag_set_counter
 from mechmarkov.models.constructions.n_grams import k_gram_counter
 
 
