@@ -3,11 +3,11 @@
 python -m benchmarks.circuit_peers EAP-IG MIB-circuit-track
 
 The two arguments are checkouts of `hannamw/EAP-IG` (commit 7af394a, the one that MIB names) and
-`hannamw/MIB-circuit-track` (commit b759df3). It needs HookedTransformer, so TransformerLens 3. What their code gives
-is written to `tests/bench/authors_code.json`, which the tests hold this library's methods against.
+`hannamw/MIB-circuit-track` (commit b759df3). It needs HookedTransformer, so TransformerLens 3. What their
+code gives is written to `tests/bench/authors_code.json`, which the tests hold this library's methods against.
 
-Their code is run as it is, but for three things around it: devices are the processor where it says "cuda", sequences
-are tokens already, and pictures of graphs are not drawn.
+Their code is run as it is, but for three things around it: devices are the processor where it says "cuda",
+sequences are tokens already, and pictures of graphs are not drawn.
 """
 
 import json
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 import transformer_lens as tl
 
@@ -75,7 +74,7 @@ def of_their_code(case: Case) -> dict[str, Any]:
     from eap.graph import Graph  # type: ignore[import-not-found]
     from MIB_circuit_track.evaluation import evaluate_area_under_curve  # type: ignore[import-not-found]
 
-    def tokens(model: Any, inputs: Any, max_length: Any = None) -> tuple[Any, ...]:
+    def tokens(_: Any, inputs: Any) -> tuple[Any, ...]:
         return inputs, torch.ones_like(inputs), torch.full((len(inputs),), inputs.shape[1]), inputs.shape[1]
 
     model, data = hooked(case.model), [(case.clean, case.corrupt, None)]
@@ -108,7 +107,7 @@ def of_their_code(case: Case) -> dict[str, Any]:
             made[name] = {edge: float(scores[edges[edge].matrix_index]) for edge in case.edges}
         attribute.get_scores_exact(model, graph, data, each, quiet=True)
         made["path-patching"] = {edge: float(edges[edge].score) for edge in case.edges}
-        for edge, claim in random_claims(case).items():
+        for edge, claim in random_claims(case).items():  # type: ignore[no-untyped-call]
             edges[edge].score = claim
         area = partial(evaluate_area_under_curve, model, graph, data, each, quiet=True)
         return {"claims": made, "cpr": area(absolute=False)[1], "cmd": area(absolute=True)[2]}
@@ -123,7 +122,7 @@ if __name__ == "__main__":
     KEPT.write_text(
         json.dumps(
             {
-                name: {metric: of_their_code(make().under(metric)) for metric in METRICS}
+                name: {metric: of_their_code(make().under(metric)) for metric in METRICS}  # type: ignore[no-untyped-call]
                 for name, make in CASES.items()
             },
             indent=1,

@@ -178,10 +178,14 @@ def _moved(case: Case, name: str, part: Float[Tensor, ""]) -> Replaced:
 @contextmanager
 def _held(case: Case, names: Iterable[str], part: float) -> Iterator[None]:
     """Some nodes' outputs as constants on the line from clean (0) to corrupt (1)."""
+
+    def at(point: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda _: point
+
     with ExitStack() as stack:
         for name in names:
-            value = case.corrupt_outputs[name] - (1 - part) * case.differences[name]
-            stack.enter_context(replace_component(case.model, name, lambda x, value=value: value))
+            point = case.corrupt_outputs[name] - (1 - part) * case.differences[name]
+            stack.enter_context(replace_component(case.model, name, at(point)))
         yield
 
 

@@ -1,4 +1,4 @@
-"""Methods and areas next to what their authors' own code gives of the same models (`benchmarks/circuit_peers.py`)."""
+"""Methods and areas next to what their authors' own code gives (`benchmarks/circuit_peers.py`)."""
 
 import json
 from pathlib import Path

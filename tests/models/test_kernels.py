@@ -276,10 +276,10 @@ def count(kernel, output):
 def test_training_uses_kernels_unless_something_inside_is_hooked(change, attended_by, norms):
     config = config_of("relu").model_copy(update={"n_ctx": 64, **change})
     model, tokens = decoder_of(config, n_models=2), tokens_of(config)
-    without = model(tokens)
+    without = model(tokens)  # logits of a few units, so 3e-5 is some roundings of float32
     use_fast_kernels(model)
     plain = model(tokens)
-    torch.testing.assert_close(plain, without, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(plain, without, rtol=1e-4, atol=3e-5)
     for name in ("layer", "attention"):
         assert count(name, plain) == 2 * (attended_by == name)
     assert (count("mlp", plain), count("norm", plain)) == (2, norms)
@@ -290,12 +290,12 @@ def test_training_uses_kernels_unless_something_inside_is_hooked(change, attende
             looked_at = model(tokens)
         if kernel != "layer" or attended_by == "layer":
             assert count(kernel, looked_at) == count(kernel, plain) - 1
-        torch.testing.assert_close(looked_at, plain, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(looked_at, plain, rtol=1e-4, atol=3e-5)
         assert len(seen) == 1
     with model.hooks([("blocks.1.hook_attn_out", lambda x, hook: x.mul_(0))]):  # in place
         assert not torch.allclose(model(tokens), plain, atol=1e-2)
     with torch.no_grad():
-        torch.testing.assert_close(model(tokens), plain, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model(tokens), plain, rtol=1e-4, atol=3e-5)
 
 
 def test_inputs_split_by_head_go_the_general_way():

@@ -40,6 +40,8 @@ def test_a_seed_decides_every_bit(recipe):
 
 
 def test_a_stack_is_its_members(recipe):
+    # Some processors multiply float16 themselves, and round a stack otherwise than one model: by 2^-11.
+    close = 1e-3 if recipe.precision == "float16" else 1e-5
     seeds = [4, 0, 9]
     stack = fit(recipe, seeds)
     for index, seed in enumerate(seeds):
@@ -47,7 +49,7 @@ def test_a_stack_is_its_members(recipe):
         for name, tensor in alone.checkpoints[0].items():
             assert torch.equal(stack.checkpoints[0][name][index], tensor[0]), name
         for name, tensor in alone.checkpoints[20].items():
-            torch.testing.assert_close(stack.checkpoints[20][name][index], tensor[0], rtol=0, atol=1e-5)
+            torch.testing.assert_close(stack.checkpoints[20][name][index], tensor[0], rtol=0, atol=close)
         first, last = alone.checkpoints[0], alone.checkpoints[20]
         moved = max(float((last[name] - first[name]).abs().max()) for name in first)
         assert moved > 1e-2  # far more than the tolerance
