@@ -40,8 +40,9 @@ def test_a_seed_decides_every_bit(recipe):
 
 
 def test_a_stack_is_its_members(recipe):
-    # Some processors multiply float16 themselves, and round a stack otherwise than one model: by 2^-11.
-    close = 1e-3 if recipe.precision == "float16" else 1e-5
+    # Some processors multiply float16 themselves, and round a stack otherwise than one model, by 2^-11. AdamW
+    # takes steps of 0.01 whatever the gradient's size, so a gradient of that size moves by half a step.
+    close = 5e-3 if recipe.precision == "float16" else 1e-5
     seeds = [4, 0, 9]
     stack = fit(recipe, seeds)
     for index, seed in enumerate(seeds):
