@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, field_validator, model_validator
 
 from mechmarkov.sources.base.rows import Weights, as_lists, check_law
 from mechmarkov.sources.base.source import Count, Predictor
-from mechmarkov.sources.base.stationary import Stationary, one_law
-from mechmarkov.sources.order_k import MAX_HISTORIES, OrderK
+from mechmarkov.sources.base.stationary import Stationary
+from mechmarkov.sources.order_k import MAX_HISTORIES, OrderK, check_one_class
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
 from mechmarkov.utils.config import Fields
 
@@ -90,17 +90,24 @@ class ContextTree(Stationary):
                 )
         return leaves
 
-    _one_law = model_validator(mode="after")(one_law)
+    @model_validator(mode="after")
+    def _one_law(self) -> "ContextTree":
+        check_one_class("leaves have", self._rows)
+        return self
 
     @cached_property
     def chain(self) -> OrderK:
         """The chain of the longest context's order, 1 at least."""
         order = max(1, *(len(leaf.context) for leaf in self.leaves))
-        rows = [
-            next(leaf.law for leaf in self.leaves if _ends_with(history, leaf.context))
-            for history in product(range(self.n_states), repeat=order)
-        ]
-        return OrderK(np.reshape(rows, (self.n_states,) * (order + 1)))
+        return OrderK(self._rows.reshape((self.n_states,) * (order + 1)))
+
+    @property
+    def _rows(self) -> Float[np.ndarray, "history state"]:
+        order = max(1, *(len(leaf.context) for leaf in self.leaves))
+        histories = product(range(self.n_states), repeat=order)
+        return np.array(
+            [next(leaf.law for leaf in self.leaves if _ends_with(past, leaf.context)) for past in histories]
+        )
 
     @property
     def n_states(self) -> int:

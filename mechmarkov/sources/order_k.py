@@ -50,6 +50,41 @@ def _entry(value: Any, name: str, n_states: int, depth: int) -> Any:
     return tuple(_entry(inner, f"{name}[{i}]", n_states, depth - 1) for i, inner in enumerate(value))
 
 
+def check_one_class(field_has: str, rows: Float[np.ndarray, "history state"]) -> None:
+    """Refuse laws after histories that more than one stationary law fits.
+
+    Args:
+        field_has: The field that gave them and its verb, `kernel has`.
+        rows: The law of the next state after each history, the oldest state the slowest.
+
+    Raises:
+        ValueError: One line that names the closed classes.
+    """
+    closed, n_states = law.closed_classes(_chain_of_histories(rows)), rows.shape[1]
+    if len(closed) < 2:
+        return
+    order = round(np.log(len(rows)) / np.log(n_states))
+    digits = n_states ** np.arange(order)[::-1]
+
+    def named(members: tuple[int, ...]) -> str:
+        names = [", ".join(str(member // place % n_states) for place in digits) for member in members]
+        return "{" + first_of([f"({name})" for name in names], SHOWN) + "}"
+
+    raise ValueError(
+        f"{field_has} {len(closed)} closed classes of histories, {first_of([*map(named, closed)], SHOWN)}, "
+        "expected one: the stationary law is not unique"
+    )
+
+
+def _chain_of_histories(
+    rows: Float[np.ndarray, "history state"],
+) -> Float[np.ndarray, "history_from history_to"]:
+    S, K = rows.shape
+    P = np.zeros((S, S))
+    np.put_along_axis(P, np.arange(S)[:, None] * K % S + np.arange(K), rows, axis=1)
+    return P
+
+
 class OrderK(Stationary):
     """The next state depends on the last k: `kernel[x_{t-k}]…[x_{t-1}][j] = Pr(x_t = j | those)`.
 
@@ -80,13 +115,7 @@ class OrderK(Stationary):
 
     @model_validator(mode="after")
     def _one_law(self) -> "OrderK":
-        closed = law.closed_classes(self._chain_of_histories())
-        if len(closed) > 1:
-            named = first_of([*map(self._named, closed)], SHOWN)
-            raise ValueError(
-                f"kernel has {len(closed)} closed classes of histories, {named}, "
-                "expected one: the stationary law is not unique"
-            )
+        check_one_class("kernel has", self.rows)
         return self
 
     @property
@@ -111,7 +140,7 @@ class OrderK(Stationary):
     @cached_property
     def history_law(self) -> Float[np.ndarray, " history"]:
         """The stationary law of k states in a row; read-only."""
-        return read_only(law.stationary(self._chain_of_histories()))
+        return read_only(law.stationary(_chain_of_histories(self.rows)))
 
     @cached_property
     def pi(self) -> Float[np.ndarray, " state"]:
@@ -168,15 +197,3 @@ class OrderK(Stationary):
     def best(self) -> Predictor | str:
         """The order-k law; the bigram where k is 1."""
         return self.predictors()["bigram" if self.order == 1 else f"order_{self.order}"]
-
-    def _chain_of_histories(self) -> Float[np.ndarray, "history_from history_to"]:
-        K, S = self.n_states, len(self.rows)
-        P = np.zeros((S, S))
-        after = np.arange(S)[:, None] * K % S + np.arange(K)
-        np.put_along_axis(P, after, self.rows, axis=1)
-        return P
-
-    def _named(self, members: tuple[int, ...]) -> str:
-        digits = self.n_states ** np.arange(self.order)[::-1]
-        names = [", ".join(str(member // place % self.n_states) for place in digits) for member in members]
-        return "{" + first_of([f"({name})" for name in names], SHOWN) + "}"
