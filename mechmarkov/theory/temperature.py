@@ -13,6 +13,7 @@ from mechmarkov.theory.kernel import FLOOR, kl
 
 COLDEST, HOTTEST = 256.0, 1 / 32.0  # inverse temperatures; beyond, predictions are certain, or uniform
 STEPS = 16
+ROUNDING = 1e-9  # of slopes, as a share of the largest log probability
 
 
 def best_temperature(
@@ -41,8 +42,10 @@ def best_temperature(
     """
     # What is far below the floor of a KL still tells how sure q is; a zero is as unlikely as the least.
     logs = np.log(np.maximum(q, q.min(initial=FLOOR, where=q > 0)))
-    # The slope at s = 0 says on which side of it the minimum of a convex function is.
-    sign = -1 if opposite and float(logs.mean()) > float((p * logs).sum(-1).mean()) else 1
+    # The slope at s = 0 says on which side of it the minimum of a convex function is. Of the uniform law it
+    # is 0, or rounding.
+    slope = float(logs.mean()) - float((p * logs).sum(-1).mean())
+    sign = -1 if opposite and slope > ROUNDING * float(np.abs(logs).max()) else 1
     logs = sign * logs
     aim, s = float((p * logs).sum(-1).mean()), 1.0
     low, high = HOTTEST, COLDEST
