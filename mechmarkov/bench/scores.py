@@ -118,8 +118,9 @@ def auroc(claims: Claims, inside: Iterable[str]) -> float:
 def score_built(case: Case, claims: Claims, of: str) -> dict[str, float]:
     """`built`: the AUROC of claims for the edges that were built, or for the nodes that write to them.
 
-    It is the convention of InterpBench (Gupta et al. 2024, arXiv 2407.14494): a component is in the circuit
-    because it was made so, whatever its effect on these sequences. Only of models that were set by hand.
+    As in InterpBench (Gupta et al. 2024, arXiv 2407.14494) a component is in the circuit because it was made
+    so, whatever its effect on these sequences. Its code joins the inputs of a head into one edge and leaves
+    out the edge from the embedding to the logits; here all are kept. Only of models that were set by hand.
     """
     if not case.circuit:
         return {}
