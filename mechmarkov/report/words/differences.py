@@ -46,15 +46,19 @@ def settings(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a sentence on what the runs were given that differs; "" where that is the same.
 
     Args:
-        runs: What each run is: `source`, `model`, `objective` and `seed` for people, by its name.
+        runs: What each run is: `source`, `model`, `objective` and `seed` for people, by its name, and
+            `fingerprints` of them, which differ where titles are the same.
     """
     told = []
-    for field in ("source", "model", "objective", "seed"):
+    for field in ("source", "model", "objective", "training", "seed"):
         values = list(dict.fromkeys(str(run[field]) for run in runs.values() if run.get(field) is not None))
+        hashes = {run.get("fingerprints", {}).get(field) for run in runs.values()} - {None}
         if len(values) > 1:
             shown = [clean(value) for value in values[:MAX_RUNS]]
             more = [f"{len(values) - MAX_RUNS} more"] * (len(values) > MAX_RUNS)
             told.append(f"{field} ({'; '.join(shown + more)})")
+        elif len(hashes) > 1:
+            told.append(f"{field} (each is “{clean(values[0])}”)" if values else field)
     return f" They differ in {listed(told)}." if told else ""
 
 
