@@ -89,10 +89,17 @@ def _recovers(claim: Claim) -> str:
 
 def _coefficient(claim: Claim) -> str:
     half = claim.null if isinstance(claim.null, float) else 0.0
+    without, chains = f"without degeneracy {number(half)}", f"{number(value_in(claim))}{within(claim)}"
+    if (exact := claim.condition("exactly")) is not None:
+        return f"The learning coefficient is exactly {number(exact.value or 0.0)}, {without}; chains give {chains}"
+    if claim.is_shown:
+        return f"The learning coefficient is {chains}, {without}"
+    if claim.holds("below the loss here"):
+        return "The model is at no minimum, so that it has no learning coefficient: chains saw a lower loss"
     estimate = "estimate of a bigram table"
     bad = claim.condition(estimate) and not claim.holds(estimate)
-    note = "; the estimator is not calibrated" if bad else ""
-    return f"The learning coefficient is {number(value_in(claim))}{within(claim)}, without degeneracy {number(half)}{note}"
+    why = "the estimator is not calibrated" if bad else "chains have not mixed"
+    return f"The learning coefficient is open: {why}, and give {number(value_in(claim))}"
 
 
 def _bounded(claim: Claim) -> str:
