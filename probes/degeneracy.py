@@ -235,8 +235,9 @@ def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
 
 
 def _is_mixed(last: xr.Dataset) -> bool:
-    """Returns whether both halves of the chains agree within 20 %, in estimate and distance."""
-    return _agree(*map(float, last["llc_half"]), MISS) and _agree(*map(float, last["distance_half"]), 0.0)
+    """Returns whether both halves of the chains agree within 20 %, in estimate and distance; and moved."""
+    near, far = map(float, last["distance_half"])
+    return _agree(*map(float, last["llc_half"]), MISS) and far > 0 and _agree(near, far, 0.0)
 
 
 def _agree(first: float, second: float, least: float) -> bool:
