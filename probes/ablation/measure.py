@@ -23,6 +23,8 @@ from .joint import of_pairs, resampled_interval
 
 MIN_SEQUENCES = 4
 
+MAX_REDRAWN = 6  # components: each takes ten passes
+
 
 def measure(subject: Subject) -> xr.Dataset:
     """Effects of every intervention: with it, less without it, on the same sequences.
@@ -96,7 +98,7 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     def joined(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
         return xr.concat(datasets, axis, data_vars="minimal", coords="minimal", compat="equals", join="exact")
 
-    by_component = of_many_components(parts[-1][0], of_all)
+    by_component = _with_means_redrawn(of_many_components(parts[-1][0], of_all), *parts[-1])
     loss = by_component["effect"].isel({axis: -1}).sel(measure="loss")
     importance = loss.max("kind").to_series().to_dict()
     by_path = joined([of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
@@ -120,3 +122,25 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     data = data.assign(variables("nats", axis, largest_low=ends[0], largest_high=ends[1]))
     determined = int(is_determined(parts[-1][0].source))
     return data.assign_attrs(by_path.attrs | by_component.attrs, one_parent=one_parent, determined=determined)
+
+
+def _with_means_redrawn(data: xr.Dataset, subject: Subject, batch: Batch) -> xr.Dataset:
+    """Effects of components, of which the largest that are clear have intervals with their mean taken anew.
+
+    A later part that reads a mean sharply amplifies its sampling error, which single sequences do not show.
+    The part that has the largest effect has an interval of its own (`largest_low`).
+    """
+    at = {"kind": "mean", "measure": "loss"}
+    last = {end: data[f"effect_{end}"][-1].sel(at).to_series() for end in ("low", "high")}
+    effect = ranked(data)
+    order = sorted(effect, key=lambda name: -abs(effect[name]))
+    clear = [name for name in order if last["low"][name] > 0 or last["high"][name] < 0]
+    data = data.copy(deep=True)
+    for name in clear[:MAX_REDRAWN]:
+        ends = zip(("low", "high"), resampled_interval(subject, batch, name), (min, max), strict=True)
+        for end, value, wider in ends:
+            table = data[f"effect_{end}"]
+            table.loc[{subject.axis: table[subject.axis][-1], "component": name, **at}] = wider(
+                value, last[end][name]
+            )
+    return data
