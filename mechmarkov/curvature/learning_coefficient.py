@@ -54,7 +54,7 @@ class Chains(NamedTuple):
     """Halves of chains around a point. Chains whose halves disagree in either of these have not mixed.
 
     Attributes:
-        estimates: Of the learning coefficient, no unit.
+        estimates: Estimates of the learning coefficient, no unit.
         distances: The mean squared distance from the point, in squared units of parameters. Where it still
             grows the chains have not seen all that is flat, of which a scale of weights decides the time.
     """

@@ -158,6 +158,6 @@ def test_a_mean_that_a_sharp_reader_amplifies_shows_no_need(n, lags):
             with ablate(model, part, kind="mean", reference=fresh[512:]):
                 effect = float(-(laws * model(here).log_softmax(-1)).sum(-1).mean() - clean)
         told = result.claims.first("is_needed", subject=part, probe="ablation")
-        assert effect < 0
+        assert effect < 1e-3
         assert told.status != "shown"
         assert told.interval[0] < 0
