@@ -236,12 +236,12 @@ def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
 
 def _is_mixed(last: xr.Dataset) -> bool:
     """Returns whether both halves of the chains agree within 20 %, in estimate and distance; and moved."""
-    near, far = map(float, last["distance_half"])
-    return _agree(*map(float, last["llc_half"]), MISS) and far > 0 and _agree(near, far, 0.0)
+    (first, second), (near, far) = last["llc_half"].values, last["distance_half"].values
+    return _agree(first, second, MISS) and far > 0 and _agree(near, far, 0.0)
 
 
 def _agree(first: float, second: float, least: float) -> bool:
-    return abs(second - first) <= MISS * max(abs(first), abs(second), least)
+    return bool(abs(second - first) <= MISS * max(abs(first), abs(second), least))
 
 
 def claims(data: xr.Dataset, scores: dict[str, Score]) -> list[Claim]:
