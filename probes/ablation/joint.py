@@ -109,9 +109,9 @@ def resampled_interval(
 
     The mean that replaces the output is that of the same sequences, so that effects of single sequences are
     not independent: sequences are drawn with replacement, and the mean is taken anew (Efron's bootstrap, with
-    Student's t). What that adds on average is the bias of a mean of so few, to which the interval reaches.
-    Leaving groups out in turn (the jackknife) is wrong by more for a sharp reader, which jumps from one token
-    to another as a mean moves.
+    Student's t). What that adds on average is what a mean of so few costs; the lower end is less by it.
+    Leaving groups out in turn (the jackknife) is wrong by more for a sharp reader, which jumps
+    from one token to another as a mean moves.
 
     Args:
         subject: The models, of which the last is measured.
@@ -151,6 +151,6 @@ def resampled_interval(
         clean = losses()
         whole, *means = map(effect, [torch.arange(n), *draws])
     reach = float(stdtrit(DRAWS - 1, 1 - 0.025 / among) * np.std(means, ddof=1))
-    bias = float(np.mean(means)) - whole  # as much as the effect itself has of a mean of so few
+    bias = max(0.0, float(np.mean(means)) - whole)
     least = -float(clean.mean())  # no loss is below zero
-    return max(least, whole - reach - max(0.0, bias)), whole + reach + max(0.0, -bias)
+    return max(least, whole - reach - bias), whole + reach

@@ -22,7 +22,6 @@ from .groups import groups_of, of_groups
 from .joint import of_pairs, resampled_interval
 
 MIN_SEQUENCES = 4
-
 MAX_REDRAWN = 6  # components: each takes ten passes
 
 
@@ -125,22 +124,16 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
 
 
 def _with_means_redrawn(data: xr.Dataset, subject: Subject, batch: Batch) -> xr.Dataset:
-    """Effects of components, of which the largest that are clear have intervals with their mean taken anew.
+    """Effects of components, of which those that look needed have lower ends with their mean taken anew.
 
     A later part that reads a mean sharply amplifies its sampling error, which single sequences do not show.
     The part that has the largest effect has an interval of its own (`largest_low`).
     """
-    at = {"kind": "mean", "measure": "loss"}
-    last = {end: data[f"effect_{end}"][-1].sel(at).to_series() for end in ("low", "high")}
-    effect = ranked(data)
-    order = sorted(effect, key=lambda name: -abs(effect[name]))
-    clear = [name for name in order if last["low"][name] > 0 or last["high"][name] < 0]
-    data = data.copy(deep=True)
-    for name in clear[:MAX_REDRAWN]:
-        ends = zip(("low", "high"), resampled_interval(subject, batch, name), (min, max), strict=True)
-        for end, value, wider in ends:
-            table = data[f"effect_{end}"]
-            table.loc[{subject.axis: table[subject.axis][-1], "component": name, **at}] = wider(
-                value, last[end][name]
-            )
-    return data
+    at, effect = {"kind": "mean", "measure": "loss"}, ranked(data)
+    lower = data["effect_low"].copy()
+    ends = lower[-1].sel(at).to_series()
+    order = sorted((name for name in effect if ends[name] > 0), key=lambda name: -effect[name])
+    for name in order[1 : 1 + MAX_REDRAWN]:
+        least = min(ends[name], resampled_interval(subject, batch, name)[0])
+        lower.loc[{subject.axis: lower[subject.axis][-1], "component": name, **at}] = least
+    return data.assign(effect_low=lower)

@@ -136,28 +136,25 @@ def test_drawn_sequences_are_passes_of_their_own(part):
         effects = [(losses(keep) - clean[keep]).mean() for keep in draws]
     low, high = resampled_interval(subject, batch, part)
     reach = stdtrit(DRAWS - 1, 0.975) * np.std(effects, ddof=1)
-    bias = np.mean(effects) - whole
-    ends = [whole - reach - max(0, bias), whole + reach + max(0, -bias)]
+    ends = [whole - reach - max(0, np.mean(effects) - whole), whole + reach]
     np.testing.assert_allclose([low, high], ends, atol=1e-5)
 
 
-@pytest.mark.parametrize(("n", "lags"), [(2, (1, 2)), (3, (1, 2)), (2, (1,))])
-def test_a_mean_that_a_sharp_reader_amplifies_shows_no_need(n, lags):
+@pytest.mark.parametrize(("n", "n_ctx"), [(2, 24), (2, 20), (3, 24)])
+def test_a_mean_that_a_sharp_reader_amplifies_shows_no_need(n, n_ctx):
     """Told was "L0H1 is needed: 0.118 nats (0.091 to 0.147)" of what costs −0.007 with an exact mean."""
-    model = induction_pair(n, 24, lags=lags)
-    source = mm.DirichletChains(n_states=n, order=len(lags), start="uniform")
+    model = induction_pair(n, n_ctx, lags=(1, 2))
+    source = mm.DirichletChains(n_states=n, order=2, start="uniform")
     result = probe_quickly(run_of(model, source=source), ["ablation"], sequences=256)
-    law = source.best()
-    for head in range(len(lags)):
-        part = f"L0H{head}"
-        fresh = source.sample(8192, 24, generator=torch.Generator().manual_seed(5))
-        here = fresh[:512]
-        laws = torch.from_numpy(law.probabilities(here.numpy()))
+    fresh = source.sample(8192, n_ctx, generator=torch.Generator().manual_seed(5))
+    laws = torch.from_numpy(source.best().probabilities(fresh[:512].numpy()))
+
+    def loss():
+        return float(-(laws * model(fresh[:512]).log_softmax(-1)).sum(-1).mean())
+
+    for part in ("L0H0", "L0H1"):
         with torch.no_grad():
-            clean = -(laws * model(here).log_softmax(-1)).sum(-1).mean()
+            clean = loss()
             with ablate(model, part, kind="mean", reference=fresh[512:]):
-                effect = float(-(laws * model(here).log_softmax(-1)).sum(-1).mean() - clean)
-        told = result.claims.first("is_needed", subject=part, probe="ablation")
-        assert effect < 1e-3
-        assert told.status != "shown"
-        assert told.interval[0] < 0
+                assert loss() - clean < 1e-3
+        assert result.claims.first("is_needed", subject=part, probe="ablation").status != "shown"
