@@ -22,7 +22,7 @@ from mechmarkov.probing.source_check import overconfidence, unlikely_transition
 from mechmarkov.probing.subject import Subject, check_run, why_not
 from mechmarkov.report.words.outcomes import consistent
 from mechmarkov.result import Result
-from mechmarkov.runs.description import describe
+from mechmarkov.runs.description import describe, fingerprints
 from mechmarkov.runs.run import Run
 from mechmarkov.runs.training_curve import training_curve
 from mechmarkov.utils import plugins
@@ -149,7 +149,8 @@ def probe(
     by_kind = {kind: {n: answers[n].content for n in names if answers[n].kind == kind} for kind in KINDS}
     which = evaluation_of(subject, "given" if tokens is not None else seed)
     result = Result(
-        metadata=describe(run) | {"kept steps": run.n_steps, "evaluation": which},
+        metadata=describe(run)
+        | {"kept steps": run.n_steps, "evaluation": which, "fingerprints": fingerprints(run)},
         steps=subject.coordinates,
         outcomes=consistent({n: Outcome(find(n), *content) for n, content in by_kind["measured"].items()}),
         skipped=by_kind["skipped"],

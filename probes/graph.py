@@ -27,6 +27,7 @@ from mechmarkov.sources import CausalGraph
 
 ROUNDING = 1e-6  # of a float32 mean: uniform attention on a token and k before it has no edge
 CHANCE = 0.01  # of as many true edges by chance, all heads considered, below which a head is named
+MIN_PARTLY = 0.25  # of what attention that is not even could put on parents, from which on it is not excluded
 MIN_MATCHED = 0.5  # of what attention that is not even could put on matches
 MORE = "more than half of its attention (with k parents: more than 1 / (k + 1))"
 NULL_KIND = "each edge moved to an earlier position drawn at random: 2.5, 50 and 97.5 % points"
@@ -237,7 +238,7 @@ def scores(data: xr.Dataset, _: xr.Dataset | None) -> dict[str, Score]:
 def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     """Claims which head attends along the graph, and how much of it."""
     last = last_model(data)
-    best, edges = _best(last), int(last["true_edge"].sum())
+    (best, status), edges = _told(last), int(last["true_edge"].sum())
     counted, recovered = int(best["found"]), int(best["recovered"])
     others = int(best["edge"].sum()) - counted
     premises = [
@@ -250,7 +251,6 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
         Condition("attention on parents", value=float(best["parent_attention"]), unit="probability"),
         Condition("uniform gives", value=float(last.attrs["uniform"]), unit="probability"),
     ]
-    status: Status = "shown" if best["named"] else "open" if 2 * recovered > max(counted, 1) else "excluded"
     return [
         Claim(
             (head_name(best),),
@@ -265,6 +265,21 @@ def claims(data: xr.Dataset, _: dict[str, Score]) -> list[Claim]:
     ]
 
 
+def _told(last: xr.Dataset) -> tuple[xr.Dataset, Status]:
+    """Returns the head that is told, and whether it attends along the graph.
+
+    A head of which parents get much attention, but fewer than half of it each, is not off the graph.
+    """
+    best, even = _best(last), float(last.attrs["uniform"])
+    if best["named"]:
+        return best, "shown"
+    if 2 * int(best["recovered"]) > max(int(best["found"]), 1):
+        return best, "open"
+    most = _judged(last).isel(best_heads(last["parent_attention"]))
+    is_partly = float(most["parent_attention"]) - even > MIN_PARTLY * (1 - even)
+    return (most, "open") if is_partly else (best, "excluded")
+
+
 def _matching(last: xr.Dataset) -> Iterator[Claim]:
     """Yields the head that looks for the tokens which the law of the next one is counted from."""
     head, even = best_heads(last["match_mass"]), float(last.attrs["even"])
@@ -277,14 +292,21 @@ def headline(claims: Sequence[Claim]) -> list[Tile]:
     """Tiles of where it lives: the head that attends along the graph, and what else is relied on."""
     everything = Claims(tuple(claims))
     recovers = everything.first("recovers", probe="graph", status="shown")
-    if recovers is None:
-        return []
     relied = everything.where("is_relied_on", probe="ablation", status="shown")
+    if recovers is None or _is_unused(everything, relied, recovers.subject[0]):
+        return []
     others = tuple(claim for claim in relied if not set(claim.subject) & set(recovers.subject))
     matching = tuple(everything.where("attends_to", object=ALIKE, status="shown", probe="graph"))
     named = {name for claim in others for name in claim.subject}
     more = (recovers, *(claim for claim in matching if set(claim.subject) <= named), *others)
     return [Tile(LIVES, (recovers, *others), more, None, rank=0)]
+
+
+def _is_unused(claims: Claims, relied: Claims, head: str) -> bool:
+    """Returns whether neither the loss nor what is relied on changes without a head, wherever it attends."""
+    worth = claims.first("is_needed", subject=head, probe="ablation", status="excluded")
+    is_worthless = worth is not None and worth.condition("does harm") is None
+    return is_worthless and not any(head in claim.subject for claim in relied)
 
 
 def figures(data: xr.Dataset) -> list[Figure]:

@@ -5,6 +5,7 @@ is the expected one under the exact law, so a step can be accepted or refused, a
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +35,46 @@ def learning_coefficient(
 ) -> Float[np.ndarray, "chain half"]:
     """Estimates of the learning coefficient at a point, from both halves of each chain (no unit).
 
-    Chains whose halves or means disagree have not mixed. Below 0 where the loss falls on the way from the
-    point, which is then not a minimum.
+    Below 0 where the loss falls on the way from the point, which is then not a minimum. The arguments are
+    those of `sampled_chains`, which says too whether the chains have mixed.
+
+    Example:
+        >>> scale = torch.tensor([1.0, 3.0, 0.0]).double()  # of a bowl, flat in its last direction
+        >>> found = learning_coefficient(lambda w: (scale * w**2).sum(-1), torch.zeros(3), n_beta=9e3, seed=0)
+        >>> bool(abs(found.mean() - 1) < 0.1)  # half of two directions
+        True
+    """
+    length = {"chains": chains, "burn_in": burn_in, "draws": draws}
+    return sampled_chains(
+        losses, theta, n_beta=n_beta, seed=seed, localisation=localisation, **length
+    ).estimates
+
+
+class Chains(NamedTuple):
+    """Halves of chains around a point. Chains whose halves disagree in either of these have not mixed.
+
+    Attributes:
+        estimates: Estimates of the learning coefficient, no unit.
+        distances: The mean squared distance from the point, in squared units of parameters. Where it still
+            grows the chains have not seen all that is flat, of which a scale of weights decides the time.
+    """
+
+    estimates: Float[np.ndarray, "chain half"]
+    distances: Float[np.ndarray, "chain half"]
+
+
+def sampled_chains(
+    losses: Losses,
+    theta: Float[Tensor, " coordinate"],
+    *,
+    n_beta: float,
+    seed: int,
+    localisation: float = LOCALISATION,
+    chains: int = CHAINS,
+    burn_in: int = BURN_IN,
+    draws: int = DRAWS,
+) -> Chains:
+    """Returns what chains around a point tell of its learning coefficient.
 
     Args:
         losses: The loss of several parameter vectors at once (nats).
@@ -46,12 +85,6 @@ def learning_coefficient(
         chains: How many start there.
         burn_in: Steps before the draws.
         draws: Steps that are averaged; an even number.
-
-    Example:
-        >>> scale = torch.tensor([1.0, 3.0, 0.0]).double()  # of a bowl, flat in its last direction
-        >>> found = learning_coefficient(lambda w: (scale * w**2).sum(-1), torch.zeros(3), n_beta=9e3, seed=0)
-        >>> bool(abs(found.mean() - 1) < 0.1)  # half of two directions
-        True
     """
     generator = torch.Generator().manual_seed(seed)
     centre = theta.detach().double()
@@ -69,7 +102,7 @@ def learning_coefficient(
         return loss.detach(), energy.detach(), gradient
 
     loss, energy, gradient = at(w)
-    rows = []
+    rows, distances = list[Tensor](), list[Tensor]()
     for draw in range(burn_in + draws):
         step = log_step.exp()
         noise = torch.randn(w.shape, generator=generator, dtype=torch.float64)
@@ -86,5 +119,6 @@ def learning_coefficient(
             log_step += ADAPTS * (ratio.exp().clamp(0, 1)[:, None] - ACCEPTED)
         else:
             rows.append(loss)
-    halves = torch.stack(rows).view(2, draws // 2, chains).mean(1).T
-    return np.asarray(n_beta * (halves - base))
+            distances.append(((w - centre) ** 2).sum(-1))
+    loss_of, distance_of = (torch.stack(x).view(2, draws // 2, chains).mean(1).T for x in (rows, distances))
+    return Chains(np.asarray(n_beta * (loss_of - base)), np.asarray(distance_of))

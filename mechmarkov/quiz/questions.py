@@ -3,7 +3,7 @@
 `truth` answers every question by measurement: an intervention, the attention itself, or exact laws.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -11,20 +11,23 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import rel_entr
+from torch import Tensor
 
 from mechmarkov.bench.counterfactuals import known_best
 from mechmarkov.claims.claim import MODEL
-from mechmarkov.interventions.ablate import ablate, ablate_path
-from mechmarkov.interventions.paths import paths
-from mechmarkov.models.components import head_index, mlp_index
+from mechmarkov.interventions.paths import paths, replace_path
+from mechmarkov.interventions.replace import replace_component
+from mechmarkov.models.components import head_index, mlp_index, output_of
 from mechmarkov.models.decoder import HookedDecoder, activations
 from mechmarkov.objectives import Objective
 from mechmarkov.probing.batch import Batch, draw
 from mechmarkov.sources import Source
 
-SEQUENCES = 512  # that values are measured on, and as many others for means
+SEQUENCES = 256  # that values are measured on, each of two times
+MEAN_SEQUENCES = 4096  # others, for means: a sharp reader of a mean amplifies its sampling error
+PASS = 512  # of them in one pass
 SEED = 1 << 21
 
 Relation = Literal["is_needed", "attends_to", "carries", "imitates"]
@@ -95,16 +98,30 @@ def questions_of(model: HookedDecoder, source: Source, objective: Objective) -> 
     ]
 
 
-@torch.no_grad()
 def truth_of(model: HookedDecoder, source: Source, objective: Objective) -> dict[Question, float]:
-    """The value of every question: nats, or of `attends_to` a probability.
+    """The values of the questions whose answer is known: nats, or of `attends_to` a probability.
 
     Losses are expectations under the exact law of each next state, so that only contexts are sampled. Means
-    are over other sequences of the source.
+    are over other sequences of the source. All is measured twice, on sequences of its own. A question whose
+    answers differ is left out: no answer to it can be called wrong.
     """
+    first, second = (_measured(model, source, objective, SEED + i) for i in range(2))
+    values = {question: (value + second[question]) / 2 for question, value in first.items()}
+    return {
+        question: value
+        for question, value in values.items()
+        if holds(question, first[question]) == holds(question, second[question])
+    }
+
+
+@torch.no_grad()
+def _measured(model: HookedDecoder, source: Source, objective: Objective, seed: int) -> dict[Question, float]:
+    """The value of every question, on one draw of sequences."""
     asked, best = questions_of(model, source, objective), known_best(source)
-    batch = draw(source, objective, model.config, seed=SEED, sequences=2 * SEQUENCES)
-    here, others = batch.part(slice(SEQUENCES)), batch.part(slice(SEQUENCES, None)).tokens
+    batch = draw(source, objective, model.config, seed=seed, sequences=SEQUENCES + MEAN_SEQUENCES)
+    here = batch.part(slice(SEQUENCES))
+    parts = [question.subject[0] for question in asked if question.relation == "is_needed"]
+    means = mean_outputs(model, parts, batch.tokens[SEQUENCES:])
     laws = {
         name: here.in_context(law.probabilities(here.history.numpy()))
         for name, law in source.predictors().items()
@@ -122,21 +139,39 @@ def truth_of(model: HookedDecoder, source: Source, objective: Objective) -> dict
     whole, distance, attention = loss(), divergence(law), dict(_attention(model, objective, here))
     values: dict[Question, float] = {}
     for question in asked:
+        part = question.subject[0]
         match question.relation:
             case "is_needed":
-                with ablate(model, question.subject[0], kind="mean", reference=others):
+                with replace_component(model, part, means[part].expand_as):
                     values[question] = loss() - whole
             case "attends_to":
-                values[question] = attention[question.subject[0], question.object[0]]
+                values[question] = attention[part, question.object[0]]
             case "carries":
                 with ExitStack() as cuts:
                     for receiver in _inputs(model, *question.subject):
-                        cut = ablate_path(model, question.subject[0], receiver, kind="mean", reference=others)
-                        cuts.enter_context(cut)
+                        cuts.enter_context(replace_path(model, part, receiver, means[part].expand_as))
                     values[question] = divergence(law) - distance
             case "imitates":
                 values[question] = divergence(laws[question.object[0]])
     return values
+
+
+@torch.no_grad()
+def mean_outputs(
+    model: HookedDecoder, parts: Sequence[str], tokens: Int[Tensor, "reference position"]
+) -> dict[str, Float[Tensor, "1 position d"]]:
+    """Returns the mean output of each part over sequences, at each position."""
+    outputs = {part: output_of(model.config, part) for part in parts}
+    sums: dict[str, Any] = dict.fromkeys(parts, 0.0)
+
+    def add(part: str, x: Tensor) -> None:
+        sums[part] = sums[part] + outputs[part].read(x).sum(-3, keepdim=True)
+
+    hooks = [(outputs[part].hook, lambda x, hook, part=part: add(part, x)) for part in parts]
+    with model.hooks(hooks):
+        for some in torch.split(tokens, PASS):
+            model(some, return_type=None)
+    return {part: total / len(tokens) for part, total in sums.items()}
 
 
 def holds(question: Question, value: float) -> bool:

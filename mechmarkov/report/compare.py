@@ -104,7 +104,7 @@ def render(results: Mapping[str, Findings]) -> str:
 
 def shares_of_results(results: Mapping[str, Findings]) -> list[RunShare]:
     """Returns which share of runs that differ in their seed only has a badge, or formed something."""
-    return shares_of([counted_run(result, headline(result).badge) for result in results.values()])
+    return shares_of([counted_run(result, headline(result).badge, name) for name, result in results.items()])
 
 
 def _what(result: Findings) -> str:

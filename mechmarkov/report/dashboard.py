@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Strict
 
 from mechmarkov.report.first_screen.verdict import Badge
 from mechmarkov.report.html import fill
-from mechmarkov.report.shares import CountedRun, RunShare, setting_of, shares_of
+from mechmarkov.report.shares import CountedRun, RunShare, key_of, setting_of, shares_of
 from mechmarkov.report.words.forms import formed
 from mechmarkov.safe.json_file import read_as
 from mechmarkov.safe.plain_data import RunFileError
@@ -51,6 +51,7 @@ class ProbedRun:
         curve: `step` and `loss` of its training, if they were kept.
         failed: How many probes failed.
         warnings: What may invalidate all of it.
+        fingerprints: Hashes of its source, model, objective and training, by these names.
     """
 
     folder: str
@@ -69,6 +70,7 @@ class ProbedRun:
     curve: dict[str, list[float]] | None
     failed: int
     warnings: tuple[str, ...]
+    fingerprints: dict[str, str]
 
 
 class _Part(BaseModel):
@@ -83,6 +85,7 @@ class _Run(_Part):
     model: str = ""
     objective: str = ""
     seed: int | None = None
+    fingerprints: dict[str, str] = {}
 
 
 class _Score(_Part):
@@ -163,7 +166,12 @@ class Dashboard:
 
     def shares(self) -> list[RunShare]:
         """Returns which share of the seeds of a setting has a badge, or formed something (`shares_of`)."""
-        return shares_of([CountedRun(setting_of(asdict(run)), run.badge, run.has) for run in self.runs])
+        return shares_of([_counted(run) for run in self.runs])
+
+
+def _counted(run: ProbedRun) -> CountedRun:
+    key = key_of(run.fingerprints, run.step)
+    return CountedRun(setting_of(asdict(run)), run.badge, run.has, run.folder, key, run.seed)
 
 
 def read_dashboard(folder: str | os.PathLike[str]) -> Dashboard:
@@ -273,4 +281,5 @@ def _read(file: Path, name: str) -> ProbedRun:
         curve=None if data.curve is None else data.curve.model_dump(),
         failed=len(data.failed),
         warnings=tuple(data.warnings),
+        fingerprints=data.run.fingerprints,
     )

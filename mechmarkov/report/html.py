@@ -30,6 +30,7 @@ from mechmarkov.utils import text
 from mechmarkov.utils.files import replacing
 
 FIRST = None  # the first screen among the parts of a page; the others have the names of probes, any text
+NO_FACTS = ("title", "fingerprints")  # the heading has the one, and programs read the other
 Parts = dict[str | None, Callable[[], Any]]
 _OPTION = "--steps all"  # the one that sentences advise: a text of a file with dashes makes no tag
 _MAX_TITLE = 200
@@ -211,9 +212,11 @@ def _command(result: Findings) -> str:
 def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields what is known of the run, name and text; a group's members stand under their own names."""
     for name, value in run.items():
+        if name in NO_FACTS:
+            continue
         if isinstance(value, Mapping):
             yield from ((key.replace("_", " "), fact) for key, fact in _facts(value))
-        elif value is not None and name != "title":
+        elif value is not None:
             yield text.words(name), text.format_number(value) if isinstance(value, float) else str(value)
 
 

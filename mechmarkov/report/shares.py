@@ -37,11 +37,23 @@ class RunShare:
 
 @dataclass(frozen=True)
 class CountedRun:
-    """Holds what is counted of a run: `has` is None where something is undecided, and `badge` empty."""
+    """Holds what is counted of a run.
+
+    Attributes:
+        setting: The source, model and objective in words.
+        badge: Its badge; empty where it is undecided.
+        has: What it has formed; None where that is undecided.
+        name: Its name on the page.
+        key: The fingerprints of its settings and the step: settings in words may be equal where they differ.
+        seed: Its seed, if it is known. One seed of one setting is one run, however often it is there.
+    """
 
     setting: str
     badge: str
     has: Mapping[str, bool | None]
+    name: str = ""
+    key: tuple[str, ...] = ()
+    seed: int | None = None
 
 
 def setting_of(run: Mapping[str, Any]) -> str:
@@ -53,27 +65,45 @@ def setting_of(run: Mapping[str, Any]) -> str:
     return " · ".join(filter(None, (run.get(name) for name in ("source", "model", "objective"))))
 
 
-def counted_run(result: Findings, badge: Badge | None) -> CountedRun:
-    """Returns what is counted of a result, with the badge of its first screen."""
-    return CountedRun(setting_of(result.metadata), badge or "", formed(result.claims, list(result.outcomes)))
+def key_of(fingerprints: Mapping[str, str], step: int | None) -> tuple[str, ...]:
+    """Returns what tells runs of one setting in words apart.
+
+    >>> key_of({"source": "4f", "model": "a0"}, 50)
+    ('a0', '4f', '50')
+    """
+    return (*(fingerprints[name] for name in sorted(fingerprints)), *[str(step)] * (step is not None))
+
+
+def counted_run(result: Findings, badge: Badge | None, name: str = "") -> CountedRun:
+    """Returns what is counted of a result, with the badge of its first screen and its name on the page."""
+    run, has = result.metadata, formed(result.claims, list(result.outcomes))
+    key = key_of(run.get("fingerprints", {}), result.steps[-1] if result.steps else None)
+    return CountedRun(setting_of(run), badge or "", has, name, key, run.get("seed"))
 
 
 def shares_of(runs: Sequence[CountedRun]) -> list[RunShare]:
     """Returns which share of the seeds of a setting has a badge, or formed something, with its interval.
 
     A setting of one run has none. What is undecided in all its runs is left out, and so is a token that
-    no head reads: it need not be one of the source's.
+    no head reads: it need not be one of the source's. A setting whose words another one has too is told with
+    the name of its first run.
     """
-    settings: dict[str, list[CountedRun]] = {}
-    for run in runs:
-        settings.setdefault(run.setting, []).append(run)
+    settings: dict[str, dict[tuple[str, ...], dict[str, CountedRun]]] = {}
+    for i, run in enumerate(runs):
+        which = f"run {i}" if run.seed is None else f"seed {run.seed}"
+        settings.setdefault(run.setting, {}).setdefault(run.key, {}).setdefault(which, run)
     return [
         share
-        for setting, of_setting in settings.items()
+        for setting, by_key in settings.items()
+        for of_setting in map(list, map(dict.values, by_key.values()))
         if len(of_setting) > 1
         for what, has in _in_common(of_setting).items()
-        if (share := _share(setting, what, has)) is not None
+        if (share := _share(_called(setting, of_setting[0], len(by_key)), what, has)) is not None
     ]
+
+
+def _called(setting: str, first: CountedRun, settings: int) -> str:
+    return f"{setting}, as {first.name}" if settings > 1 and first.name else setting
 
 
 def told_shares(shares: Sequence[RunShare]) -> list[str]:

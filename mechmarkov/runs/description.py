@@ -1,5 +1,7 @@
 """What a run is, in words, for the head of a report."""
 
+import hashlib
+import json
 from typing import Any
 
 from mechmarkov.models.config import DecoderConfig
@@ -13,6 +15,10 @@ POSITIONS = {
     "alibi": "ALiBi",
     "relative_bias": "a learned bias of scores by lag",
 }
+
+# Fields of a recipe that name or record a training, or that are settings of their own.
+NOT_TRAINING = ("name", "title", "checkpoints", "source", "model", "objective")
+HASH_CHARACTERS = 12
 
 
 def describe(run: Stored) -> dict[str, Any]:
@@ -56,6 +62,26 @@ def describe(run: Stored) -> dict[str, Any]:
         "seed": run.seed,
         **{f"training {name.replace('_', ' ')}": text for name, text in run.sampling_errors().items()},
         "provenance": run.provenance,
+    }
+
+
+def fingerprints(run: Stored) -> dict[str, str]:
+    """Returns a hash of each setting of a run in full: titles of different sources may be equal.
+
+    Its seed is no part of them, nor what only names or records a training.
+
+    Example:
+        >>> import mechmarkov as mm
+        >>> walk, trap = (fingerprints(mm.example(name)) for name in ("walk", "trap"))
+        >>> [name for name in walk if walk[name] != trap[name]]
+        ['source', 'training']
+    """
+    training = {name: value for name, value in (run.recipe or {}).items() if name not in NOT_TRAINING}
+    settings = {name: getattr(run, name).model_dump(mode="json") for name in ("source", "objective")}
+    settings |= {"model": run.config.model_dump(mode="json"), "training": [training, run.trainable]}
+    return {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:HASH_CHARACTERS]
+        for name, value in settings.items()
     }
 
 

@@ -22,6 +22,7 @@ from .groups import groups_of, of_groups
 from .joint import of_pairs, resampled_interval
 
 MIN_SEQUENCES = 4
+MAX_REDRAWN = 6  # components: each takes ten passes
 
 
 def measure(subject: Subject) -> xr.Dataset:
@@ -96,7 +97,7 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     def joined(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
         return xr.concat(datasets, axis, data_vars="minimal", coords="minimal", compat="equals", join="exact")
 
-    by_component = of_many_components(parts[-1][0], of_all)
+    by_component = _with_means_redrawn(of_many_components(parts[-1][0], of_all), *parts[-1])
     loss = by_component["effect"].isel({axis: -1}).sel(measure="loss")
     importance = loss.max("kind").to_series().to_dict()
     by_path = joined([of_paths(*part, importance, is_last=part is parts[-1]) for part in parts])
@@ -120,3 +121,19 @@ def catalogue(parts: Sequence[tuple[Subject, Batch]]) -> xr.Dataset:
     data = data.assign(variables("nats", axis, largest_low=ends[0], largest_high=ends[1]))
     determined = int(is_determined(parts[-1][0].source))
     return data.assign_attrs(by_path.attrs | by_component.attrs, one_parent=one_parent, determined=determined)
+
+
+def _with_means_redrawn(data: xr.Dataset, subject: Subject, batch: Batch) -> xr.Dataset:
+    """Effects of components, of which those that look needed have lower ends with their mean taken anew.
+
+    A later part that reads a mean sharply amplifies its sampling error, which single sequences do not show.
+    The part that has the largest effect has an interval of its own (`largest_low`).
+    """
+    at, effect = {"kind": "mean", "measure": "loss"}, ranked(data)
+    lower = data["effect_low"].copy()
+    ends = lower[-1].sel(at).to_series()
+    order = sorted((name for name in effect if ends[name] > 0), key=lambda name: -effect[name])
+    for name in order[1 : 1 + MAX_REDRAWN]:
+        least = min(ends[name], resampled_interval(subject, batch, name)[0])
+        lower.loc[{subject.axis: lower[subject.axis][-1], "component": name, **at}] = least
+    return data.assign(effect_low=lower)

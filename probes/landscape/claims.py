@@ -47,6 +47,8 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
     names: tuple[str, ...] = (kind,) if kind in ("minimum", "saddle") else ("minimum", "saddle")
     if len(names) > 1 and float(data["nats_away"]) > STATIONARY_NATS:
         names = (*names, "neither")  # only sampling may have made the gradient
+        if _is_bent_down(data):
+            names = names[1:]
     status: Status = "shown" if len(names) == 1 else "open"
     unit = score.unit if value is not None else ""
     value, interval = _without_rounding(
@@ -56,6 +58,11 @@ def _point(data: xr.Dataset, scores: dict[str, Score]) -> Claim:
         (MODEL,), "is_at", names, value, interval, score.null, unit, status, LAW,
         because=(*_of_kind(data, kind, why), *premises),
     )  # fmt: skip
+
+
+def _is_bent_down(data: xr.Dataset) -> bool:
+    """Returns whether curvature is negative beyond what the gradient left may make: there is no minimum."""
+    return float(data["smallest"].sel(end="high")) < -float(data["least_curvature"])
 
 
 def _without_rounding(

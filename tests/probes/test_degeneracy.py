@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 from mechmarkov.probes.degeneracy import calibrate, is_calibrated
 from models_by_hand import LOG_P
-from probing_cases import CHAIN, claims_of, config_of, probe_quickly, randomise, run_of
+from probing_cases import CHAIN, claims_of, config_of, probe_quickly, randomise, run_of, says
 
 import mechmarkov as mm
 from mechmarkov.curvature.learning_coefficient import learning_coefficient
@@ -16,6 +16,7 @@ from mechmarkov.models import HookedDecoder
 from mechmarkov.models.constructions.lookup_tables import direct_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import degeneracy
+from mechmarkov.report.words.sentences import sentence
 from mechmarkov.theory.learning_coefficient import of_bigram_table, of_tied_plateau
 
 N_BETA = 8_000.0
@@ -238,3 +239,10 @@ def test_no_derivation_covers_a_part_of_a_table_or_a_norm():
     trained = {"embed.W_E": None, "unembed.b_U": None}
     run = run_of(model, source=mm.Chain([[0.3, 0.7], [0.8, 0.2]]), trainable=trained)
     assert probe_quickly(run, ["degeneracy"], sequences=64)["degeneracy"].scores["llc_exact"].value is None
+
+
+def test_an_exact_value_is_told_as_the_coefficient(table):
+    """The estimate was told as the coefficient, with an interval that need not hold the exact value."""
+    data = table.data.assign(llc=0.8 * table.data["llc"])
+    claim = claims_of(degeneracy.probe, data).first("has_learning_coefficient")
+    assert says(sentence(claim), "exactly 3,", "chains give 2")

@@ -155,7 +155,9 @@ def test_of_eight_flat_steps_one_rise_in_forty_is_beyond_the_chains_error():
 def test_a_circuit_of_two_heads_is_not_said_to_need_no_part():
     """A sharp reader jumps as the mean of what feeds it moves, so that the largest effect may not be sure."""
     found = asked(induction_pair(3, 32, gain=2.3), "ablation", 256, source=mm.DirichletChains(n_states=3))
-    assert found.claims.first("is_needed_most", subject="L0H0").is_shown
+    assert (
+        found.claims.first("is_needed_most", subject="L0H0").status != "excluded"
+    )  # 0.04 nats, of 0.16 here
     low, high = (
         float(found.data[f"effect_{end}"].sel(component="L1H0", kind="mean", measure="loss")[-1])
         for end in ("low", "high")

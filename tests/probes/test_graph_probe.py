@@ -11,8 +11,13 @@ from probing_cases import probe_quickly, randomise, run_of
 import mechmarkov as mm
 from mechmarkov.claims.claim import ALIKE
 from mechmarkov.models import HookedDecoder
-from mechmarkov.models.constructions.disentangled import graph_heads
+from mechmarkov.models.constructions.disentangled import (
+    DisentangledShape,
+    disentangled_decoder,
+    graph_heads,
+)
 from mechmarkov.models.constructions.induction_heads import duplicate_token_head
+from mechmarkov.report.first_screen.headline import headline
 from mechmarkov.report.first_screen.readings import notes
 
 # 14 positions that have parents, few of them the position before.
@@ -200,3 +205,78 @@ def test_heads_that_do_not_look_for_parents_are_not_said_to():
     randomise(random)
     for model in (random, duplicate_token_head(3, len(PARENTS) - 1, n_layers=2)):
         assert asked(model).claims.first("attends_to", object=ALIKE) is None
+
+
+TREE = [[], [0], [1], [0], [2], [1], [3], [5], [4], [2], [6], [7], [3]]
+OF_FOUR = mm.sources.CausalGraph(n_states=4, parents=TREE)
+SHARP_SCORE = 60.0
+
+
+@torch.no_grad()
+def attending(*heads, used=True):
+    """Heads of the first layer, each with the score of one key a position; a second layer that may count."""
+    shape = DisentangledShape(4, len(TREE) - 1, heads=(len(heads), 1))
+    if len(heads) == 1:
+        shape = DisentangledShape(4, len(TREE) - 1, form="reduced", key_start=SHARP_SCORE)
+    model = disentangled_decoder(shape)
+    for head, scores in enumerate(heads):
+        for at, (key, score) in enumerate(scores):
+            model.blocks[0].attn.W_Q[head, 4 + at, 4 + key] = score
+    if not used:
+        for weight in (model.blocks[1].attn.W_Q, model.blocks[0].attn.W_O):
+            weight.zero_()
+    return model
+
+
+def on_parents(share):
+    """The score that gives each parent a share of the attention; roots look at themselves."""
+    of = [(each[0] if each else at, max(1, at)) for at, each in enumerate(TREE[:-1])]
+    return [(key, float(np.log(share / (1 - share) * others))) for key, others in of]
+
+
+ALONG = [(each[0] if each else at, SHARP_SCORE) for at, each in enumerate(TREE[:-1])]
+
+
+def test_a_head_along_the_graph_that_nothing_reads_is_no_home():
+    """Title and tile named it, next to an ablation in which it is worth nothing."""
+    run = run_of(attending(ALONG, used=False), source=OF_FOUR, objective=LAST)
+    result = probe_quickly(run, ["behaviour", "ablation", "graph"], nulls=2)
+    assert result["graph"].claims.first("recovers", subject="L0H0", status="shown") is not None
+    assert result.claims.first("is_needed", subject="L0H0").status == "excluded"
+    screen = headline(result)
+    assert "L0H0" not in screen.named
+    assert "L0H0" not in screen.title
+    read = run_of(attending(ALONG), source=OF_FOUR, objective=LAST)
+    assert "L0H0" in headline(probe_quickly(read, ["behaviour", "ablation", "graph"], nulls=2)).named
+
+
+@pytest.mark.parametrize(
+    ("share", "status"), [(0.48, "open"), (0.4, "open"), (0.2, "excluded"), (0.9, "shown")]
+)
+def test_parents_that_get_much_attention_are_not_excluded(share, status):
+    """A head with 45 % of its attention on parents was told as "no head attends along the graph"."""
+    claim = asked(attending(on_parents(share)), OF_FOUR).claims.first("recovers")
+    assert claim.status == status
+    assert claim.condition("attention on parents").value == pytest.approx(share, abs=0.01)
+
+
+def test_of_soft_edges_the_share_is_told():
+    soft, sharp = (asked(attending(on_parents(share)), OF_FOUR).verdict for share in (0.6, 0.99))
+    assert "60% of its attention" in soft
+    assert "of its attention: all 11 edges" in soft
+    assert "of its attention: all" not in sharp
+    assert "no other" in soft
+    assert "no other" in sharp
+
+
+def test_edges_of_two_heads_are_told_together():
+    """The claim had how many they have together, and no sentence told it."""
+    halves = [
+        [edge if at % 2 == odd else (at, SHARP_SCORE) for at, edge in enumerate(ALONG)] for odd in (0, 1)
+    ]
+    found = asked(attending(*halves), OF_FOUR)
+    claim = found.claims.first("recovers", status="shown")
+    assert claim.condition("edges of all such heads").value == 11
+    assert found.scores["recall_together"].value == 1.0
+    assert "no other; such heads together along all" in found.verdict
+    assert "0 others" not in found.verdict

@@ -21,6 +21,7 @@ from mechmarkov.models.constructions.counting_mamba import counting_mamba
 from mechmarkov.models.constructions.lookup_tables import direct_table, mlp_table, value_table
 from mechmarkov.objectives import Objective
 from mechmarkov.probes import landscape
+from mechmarkov.report.words.sentences import sentence
 from mechmarkov.sources import Binary, Chain
 from mechmarkov.theory.unigram_trap import unigram_point
 
@@ -233,3 +234,25 @@ def test_intervals_cover_the_populations_smallest_eigenvalue():
         found = ends_of_population(surface, fresh, 0, ends, resolution=0.0)[0]
         hits += found.low <= truth <= found.high
     assert hits >= binom.ppf(1e-3, draws, 0.95)
+
+
+@pytest.mark.parametrize(("noise", "sequences"), [(0.08, 64), (0.1, 64), (0.1, 128)])
+def test_next_to_a_saddle_a_minimum_is_excluded(noise, sequences):
+    """Sampling hides whether the gradient is zero, and not that the curvature is negative.
+
+    It was told that "a minimum, a saddle or neither is open", with an eigenvalue of −0.19 (−0.194 to −0.18).
+    """
+    source = Chain([[0.75, 0.15, 0.1], [0.1, 0.7, 0.2], [0.3, 0.1, 0.6]])
+    model = direct_table(torch.zeros(3, 3), n_ctx=6)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(noise * torch.randn(parameter.shape, generator=generator))
+        model.get_parameter("unembed.b_U").copy_(torch.tensor(source.pi).log())
+    data, _, claims = asked(run_of(model, source=source), sequences=sequences)
+    point = claims.first("is_at") or claims.first("moves")
+    assert float(data["smallest"].sel(end="high")) < -float(data["least_curvature"])
+    assert "minimum" not in point.object
+    if point.status == "open":
+        assert point.object == ("saddle", "neither")
+        assert "saddle or no stationary point is open" in sentence(point)

@@ -62,7 +62,7 @@ def test_rows_of_another_law_are_named(model, source, wrong):
     assert claim.condition("other rows").words == wrong
     assert not {*claim.where.states} & {*wrong}
     assert f"but not after state{'s' * (len(wrong) > 1)} {' and '.join(wrong)}," in sentence(claim)
-    assert formed([claim], ["alignment"])["the target's table in a value circuit"] is False
+    assert formed([claim], ["alignment"])["the target's table in the weights"] is False
 
 
 def test_a_cosine_of_impossible_ones_is_not_the_matrix():

@@ -139,7 +139,10 @@ SILENT: dict[str, tuple[str, ...]] = {
     "program": ("constant predictions", "numbers", "leaves", "of", "term"),
     "belief": ("hidden states", "hidden states have one law", "clean"),
     "graph": ("edges of the head", "edges to the predicted token", "edges of the graph", "edges of all such heads"),
-    "degeneracy": ("parameters", "estimate of a bigram table", "exact for that table"),
+    "degeneracy": (
+        "parameters", "estimate of a bigram table", "exact for that table", "exactly", "chains agree",
+        "below the loss here",
+    ),
     "certificate": ("certified program", "no bound"),
 }  # fmt: skip
 _SILENT_NAMES = frozenset(name for names in SILENT.values() for name in names)
@@ -269,9 +272,6 @@ CONDITIONS: dict[str, Template] = {
     "attention on parents": "Parents get {tenths} of its attention",
     "uniform gives": "Uniform attention gives them {tenths}",
     # degeneracy
-    "exactly": "Exactly it is {number}",
-    "chains agree": ("", "The halves of the chains disagree"),
-    "below the loss here": ("The chains saw a lower loss than here", ""),
     "devinterp gives": "Devinterp gives {number}",
     "devinterp's estimate of that table": ("", "Devinterp is not calibrated: {number} on that table"),
     # certificate

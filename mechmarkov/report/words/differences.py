@@ -1,13 +1,15 @@
 """What differs between results, in one sentence: which runs learned, which are trapped, how many form a circuit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from mechmarkov.claims.claim import Claims
-from mechmarkov.report.first_screen.verdict import Badge, progress
-from mechmarkov.report.words.names import law, parts, share
+from mechmarkov.models.components import head_index
+from mechmarkov.report.first_screen.verdict import Badge
+from mechmarkov.report.words.names import law, parts
 from mechmarkov.report.words.phrases.laws import but_not, sureness
-from mechmarkov.report.words.title import MAX_TITLE_WORDS, NO_PARTS
+from mechmarkov.report.words.title import MAX_TITLE_WORDS, NO_PARTS, way_come
 from mechmarkov.utils.text import clean, listed
 
 MAX_RUNS = 4  # named; of more it is said how many
@@ -34,27 +36,41 @@ def differences(
     if all(word == "another law" and not _has(claims[name]) for name, word in badges.items()):
         none = "Neither run" if total == 2 else f"None of {total} runs"
         return f"{none} learned {_best(next(iter(claims.values())))}."
-    circuits = set(named.values())
-    same = ""
-    if () not in circuits:  # of a run whose first screen names no part nothing can be said
-        (first, *rest) = circuits
-        same = ", through different parts" if rest else f", through the same parts ({parts(first)})"
-    return f"{'Both' if total == 2 else f'All {total}'} runs {did}{same}."
+    return f"{'Both' if total == 2 else f'All {total}'} runs {did}{_through([*named.values()])}."
+
+
+def _through(named: Sequence[tuple[str, ...]]) -> str:
+    """Returns whether runs have it in the same parts, or in different ones; "" where some are of one kind.
+
+    Heads of a layer may be exchanged, which changes no model: their names do not tell them apart. Of a run
+    whose first screen names no part nothing can be said.
+    """
+    if () in named:
+        return ""
+    if len(set(named)) == 1:
+        return f", through the same parts ({parts(named[0])})"
+    kinds = [{head[0] if (head := head_index(name)) else name for name in names} for names in named]
+    apart = all(not one & other for one, other in combinations(kinds, 2))
+    return ", through different parts" if apart else ""
 
 
 def settings(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a sentence on what the runs were given that differs; "" where that is the same.
 
     Args:
-        runs: What each run is: `source`, `model`, `objective` and `seed` for people, by its name.
+        runs: What each run is: `source`, `model`, `objective` and `seed` for people, by its name, and
+            `fingerprints` of them, which differ where titles are the same.
     """
     told = []
-    for field in ("source", "model", "objective", "seed"):
+    for field in ("source", "model", "objective", "training", "seed"):
         values = list(dict.fromkeys(str(run[field]) for run in runs.values() if run.get(field) is not None))
+        hashes = {run.get("fingerprints", {}).get(field) for run in runs.values()} - {None}
         if len(values) > 1:
             shown = [clean(value) for value in values[:MAX_RUNS]]
             more = [f"{len(values) - MAX_RUNS} more"] * (len(values) > MAX_RUNS)
             told.append(f"{field} ({'; '.join(shown + more)})")
+        elif len(hashes) > 1:
+            told.append(f"{field} (each is “{clean(values[0])}”)" if values else field)
     return f" They differ in {listed(told)}." if told else ""
 
 
@@ -89,14 +105,28 @@ def _did(word: Badge | None, claims: Claims) -> str:
     if word in ("partly", "another law") and (law_of := _has(claims)):
         return law_of
     if word == "partly":
-        return f"came {share(progress(claims)[0])} of the way to {best}"
-    known = {
+        return f"came {way_come(claims)} to {best}"
+    if word is None:
+        return _undecided(claims)
+    known: dict[Badge, str] = {
         "trapped": "stayed trapped by symmetry",
         "at the unigram": "ended at the unigram",
         "another law": f"did not learn {best}",
         "untrained": "made no step",
     }
-    return known.get(str(word), "cannot be judged")
+    return known[word]
+
+
+def _undecided(claims: Claims) -> str:
+    """Returns what a run without a badge did: its loss is the unigram's too, or may be."""
+    reaches, closest = (claims.first(name, probe="behaviour") for name in ("reaches", "is_closest_to"))
+    if reaches is None:
+        return "cannot be judged"
+    if reaches.is_shown:
+        return f"ended at {_best(claims)}, which hardly differs from the unigram"
+    if closest is not None and closest.is_shown and closest.object[0] not in NO_PARTS:
+        return f"ended closest to {law(closest.object[0])}, perhaps with the unigram's loss"
+    return "cannot be told from the unigram"
 
 
 def _has(claims: Claims) -> str:
@@ -116,5 +146,5 @@ def _has(claims: Claims) -> str:
     like = claims.first("imitates", object=closest.object[0], status="shown", probe="behaviour")
     reaches = claims.first("reaches", probe="behaviour")
     is_best = reaches is not None and reaches.object[0] in closest.object
-    did = "ended at" if closest.object[0] in NO_PARTS else "learned"
+    did = "ended at" if closest.object[0] in NO_PARTS else "ended with"  # as the best law is "learned"
     return f"{did} {law(closest.object[0])}" if like is not None and not is_best else ""

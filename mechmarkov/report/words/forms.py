@@ -19,7 +19,7 @@ class Form(NamedTuple):
 FORMS = {
     "a head that reads the parent": Form("attends_to", "parent", "attention"),
     "a head that reads the previous token": Form("attends_to", "previous token", "attention"),
-    "the target's table in a value circuit": Form("matches", "", "alignment"),
+    "the target's table in the weights": Form("matches", "", "alignment"),
     "an induction head": Form("is_induction_head", "", "induction", "carries nothing"),
     "a head that feeds an induction head": Form("feeds", "", "induction"),
     "edges of the graph in a head": Form("recovers", "", "graph"),

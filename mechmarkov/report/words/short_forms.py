@@ -6,6 +6,7 @@ from mechmarkov.claims.claim import Claim, Where
 from mechmarkov.report.words.conditions import stream
 from mechmarkov.report.words.names import MAX_NAMED, heads, law, nats, parts
 from mechmarkov.report.words.phrases.laws import but_not, sureness, where
+from mechmarkov.report.words.phrases.training import kinds_of
 from mechmarkov.report.words.sentences import phrase
 from mechmarkov.utils.text import clean, listed
 
@@ -65,7 +66,8 @@ def _trapped(claim: Claim) -> str:
 
 def _point(claim: Claim) -> str:
     if claim.status == "open":
-        return f"at a minimum{', a saddle or neither' if 'neither' in claim.object else ' or a saddle'}: open"
+        kinds = "minimum or a saddle" if "neither" not in claim.object else kinds_of(claim)
+        return f"at a {kinds}: open"
     second, solved = map(claim.holds, ("to second order only", "near the best"))
     if claim.object == ("minimum",) and second and not solved and claim.condition("drift") is None:
         return "at a minimum, or flat, to second order"

@@ -147,10 +147,7 @@ def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
     A law between the two that it has is named instead of them.
     """
     reaches, closest = claims.where("reaches", probe="behaviour")[0], claims.first("is_closest_to")
-    value, *ends = progress(claims)
-    is_wide = ends[1] - ends[0] >= WIDE or ends[0] <= 0 < ends[1]
-    low, high = (share(min(1.0, max(0.0, end))) for end in ends)
-    way = f"{f'{low} to {high}' if is_wide else share(value)} of the way"
+    way = way_come(claims)
     from_where = next(iter(premise(reaches, "unigram is told from the best").words), "unigram")
     told = _longest(f"{way} from {bare_law(from_where)} to {best}", f"{way} to the {best}")
     like = claims.where("imitates", probe="behaviour", status="shown")
@@ -162,6 +159,14 @@ def _on_the_way(claims: Claims, best: str, ways: Sequence[str]) -> str:
             f"{told}: {has}", f"{way} to the {best}: {has}", f"{has[0].upper()}{has[1:]}: {way}", told
         )
     return _with(told, ways)
+
+
+def way_come(claims: Claims) -> str:
+    """Returns how much of the way to the best law a model has come: its interval, where that is wide."""
+    value, *ends = progress(claims)
+    is_wide = ends[1] - ends[0] >= WIDE or ends[0] <= 0 < ends[1]
+    low, high = (share(min(1.0, max(0.0, end))) for end in ends)
+    return f"{f'{low} to {high}' if is_wide else share(value)} of the way"
 
 
 def _longest(*ways: str) -> str:

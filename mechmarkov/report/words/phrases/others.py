@@ -9,6 +9,7 @@ from mechmarkov.utils.text import at_most, clean, counted, format_range, listed
 
 MAX_TERM_WORDS = 12
 MOST_OF_A_PART = 0.5  # R² from which on a belief is told as read, not some of it
+MOST_ATTENTION = 0.9  # of a head, from which on its share is not told
 COUNTS = ("Counts", "WeightedRow")  # terms in the plural
 
 
@@ -70,29 +71,44 @@ def _follows_belief(claim: Claim) -> str:
 
 def _recovers(claim: Claim) -> str:
     has, all_ = int(value_in(claim)), int(claim.number("edges of the graph"))
-    of = int(claim.number("edges of the head"))
+    of, together = (int(claim.number(f"edges of {which}")) for which in ("the head", "all such heads"))
+    on_parents, even = (share(claim.number(name)) for name in ("attention on parents", "uniform gives"))
+    who = heads(claim.subject)
     if claim.is_shown:
+        part = f", with {on_parents} of its attention" * (
+            claim.number("attention on parents") < MOST_ATTENTION
+        )
+        others = f"{of - has} {'other' if of - has == 1 else 'others'}" if of > has else "no other"
         if has == of == all_:
             last = int(claim.number("edges to the predicted token"))
             rest = f" ({last} more {'leads' if last == 1 else 'lead'} to the predicted one)" if last else ""
-            return f"{heads(claim.subject)} attends along the graph: along all {all_} edges between its tokens{rest}, and no other"
-        return (
-            f"{heads(claim.subject)} attends along {has} of the graph's {all_} edges, and {of - has} others"
+            along = f"{who} attends along the graph{part}: all {all_} edges between its tokens"
+            return fitting(f"{along}{rest}, {others}", f"{along}, {others}")
+        rest = (
+            f"; such heads together along {'all' if together == all_ else together}" if together > has else ""
         )
-    start = (
-        "Whether a head attends along the graph is open"
-        if claim.status == "open"
-        else "No head attends along the graph"
-    )
-    return f"{start}: {heads(claim.subject)} has {has} true of {counted(of, 'edge')}"
+        along = f"{who} attends along {has} of the graph's {all_} edges"
+        return fitting(f"{along}{part}, and {others}{rest}", f"{along}, and {others}{rest}")
+    open_ = "Whether a head attends along the graph is open"
+    if claim.status == "open" and 2 * has <= of:
+        return f"{open_}: {who} gives parents {on_parents} of its attention, even attention {even}"
+    start = open_ if claim.status == "open" else "No head attends along the graph"
+    return f"{start}: {who} has {has} true of {counted(of, 'edge')}"
 
 
 def _coefficient(claim: Claim) -> str:
     half = claim.null if isinstance(claim.null, float) else 0.0
+    without, chains = f"without degeneracy {number(half)}", f"{number(value_in(claim))}{within(claim)}"
+    if (exact := claim.condition("exactly")) is not None:
+        return f"The learning coefficient is exactly {number(exact.value or 0.0)}, {without}; chains give {chains}"
+    if claim.is_shown:
+        return f"The learning coefficient is {chains}, {without}"
+    if claim.holds("below the loss here"):
+        return "The model is at no minimum, so that it has no learning coefficient: chains saw a lower loss"
     estimate = "estimate of a bigram table"
     bad = claim.condition(estimate) and not claim.holds(estimate)
-    note = "; the estimator is not calibrated" if bad else ""
-    return f"The learning coefficient is {number(value_in(claim))}{within(claim)}, without degeneracy {number(half)}{note}"
+    why = "the estimator is not calibrated" if bad else "chains have not mixed"
+    return f"The learning coefficient is open: {why}, and give {number(value_in(claim))}"
 
 
 def _bounded(claim: Claim) -> str:

@@ -40,15 +40,14 @@ def _is_at(claim: Claim) -> str:
     smallest = f"smallest Hessian eigenvalue {number(value_in(claim))}{within(claim)}"
     value = "" if claim.value is None else f": {smallest}"
     if claim.status == "open":
-        kinds = "minimum, a saddle or neither" if "neither" in claim.object else "minimum or at a saddle"
         has_sign = claim.interval is not None and claim.interval[0] * claim.interval[1] > 0
         limit = claim.number("flat within") if claim.condition("flat within") else 0.0
         if has_sign and abs(value_in(claim)) <= limit:
-            either = "Minimum, saddle or neither" if "neither" in claim.object else "Minimum or saddle"
+            either = f"{', '.join(claim.object[:-1])} or {claim.object[-1]}".capitalize()
             bent = f"is within the ±{number(limit)} that the gradient left may make"
             about = f"the smallest Hessian eigenvalue {number(value_in(claim))}"
             return fitting(f"{either} is open: the {smallest} {bent}", f"{either} is open: {about} {bent}")
-        return f"Whether it is at a {kinds} is open{value}{reason_in(claim)}"
+        return f"Whether it is at a {kinds_of(claim)} is open{value}{reason_in(claim)}"
     inside = claim.condition("drift")  # where it may move all the same
     it_is = "It is" if inside is None else "Outside the symmetric subspace it is"
     if claim.object == ("saddle",):
@@ -66,6 +65,13 @@ def _is_at(claim: Claim) -> str:
     as_zero = ", counted as zero" if value_in(claim) < 0 and not order else ""  # "or flat" says it
     order = ", or flat" if order and inside is not None else order
     return f"{it_is} at a local minimum{order}{value}{as_zero}"
+
+
+def kinds_of(claim: Claim) -> str:
+    """Returns kinds of points that are not told apart, behind "at a"."""
+    if "neither" not in claim.object:
+        return "minimum or at a saddle"
+    return "minimum, a saddle or neither" if "minimum" in claim.object else "saddle or no stationary point"
 
 
 def _moves(claim: Claim) -> str:
