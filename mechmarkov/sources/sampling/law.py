@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float64
 from scipy.sparse.csgraph import connected_components, shortest_path
 from scipy.special import entr
-from torch import Tensor
+
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 
 def classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]]:
