@@ -26,6 +26,7 @@ RESULTS = {  # what `Result.save` writes, and what reads it
     "summary.json": "read by json.load",
     "report.html": "read in a browser",
 }
+TENSORS_IN = ("steps", "states", "metrics")
 MOST_INSIDE = 3  # run files below a folder that a line names
 
 
@@ -119,7 +120,11 @@ def read(path: str | os.PathLike[str]) -> Stored:
         raise RunFileError(f"{place}: checkpoints wait next to it, expected one file: mm.load joins them")
     if (place / shared_folder.RUN).exists():
         return Stored(**folder_fields(place, without_torch.weights))
-    return Stored(**checked_fields(place, without_torch.read(place)))
+    data = without_torch.read(place, TENSORS_IN)
+    if data is None:
+        return Stored(**file_fields(place))
+    with safe_file.naming(place):
+        return Stored(**schema.parse(data))
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
@@ -171,24 +176,11 @@ def file_fields(path: str | os.PathLike[str]) -> schema.Fields:
     Raises:
         RunFileError: One line that begins with the path and names what is wrong.
     """
-    fields = checked_fields(Path(path), safe_file.read(path))
-    return cast(schema.Fields, safe_file.own_copy(fields))
-
-
-def checked_fields(path: Path, data: dict[str, Any]) -> schema.Fields:
-    """Returns what a run file holds, once it and the file's checksums are seen to be right.
-
-    Args:
-        path: The file.
-        data: What was read of it.
-
-    Raises:
-        RunFileError: As `file_fields`.
-    """
-    with safe_file.naming(path):
+    data = safe_file.read(path)
+    with safe_file.naming(Path(path)):
         fields = schema.parse(data)
     safe_file.verify(path)
-    return fields
+    return cast(schema.Fields, safe_file.own_copy(fields))
 
 
 def _only_run_file(folder: Path) -> Path:

@@ -1,33 +1,49 @@
 """Reading a file of plain values and tensors without torch, whose import takes longer than all of it.
 
-The checks are those of `mechmarkov.safe.file`. What the pickle describes is checked before anything is read,
-and so is where each tensor lies. A `FileTensor` then shows that part of the file.
+What the pickle describes is checked as `mechmarkov.safe.file` does. Only an archive as torch.save writes it,
+to the last bit of its directory and with right checksums, is then read. What torch makes of another is for
+torch to say.
 """
 
 import math
 import mmap
+import struct
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mechmarkov.safe.file import check_loaded, check_pickle, check_regular, naming, read_archive, refusing
-from mechmarkov.safe.file import read as read_by_torch
 from mechmarkov.safe.folder import weights_by_torch
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import SAFETENSORS, FileTensor
 
 LOCAL_HEADER_BYTES = 30  # of a zip archive's entry, before its name and its extra field
-# Records by which torch reads the others.
-AS_WRITTEN = {"byteorder": b"little", "version": b"3\n"}
+ENTRY_BYTES = 46  # of the same in the directory
+# What torch.save writes of itself, and by which torch.load reads the rest.
+RECORDS = {"byteorder": b"little", "version": b"3\n", ".format_version": b"1", ".storage_alignment": b"64"}
+IDENTITY = ".data/serialization_id"
+# The same of every entry in the directory that it writes.
+ENTRY = {
+    "date_time": (1980, 0, 0, 0, 0, 0),
+    "flag_bits": 0x808,
+    **dict.fromkeys(("create_version", "create_system", "extract_version", "reserved", "volume"), 0),
+    **dict.fromkeys(("compress_type", "internal_attr", "external_attr"), 0),
+    **dict.fromkeys(("extra", "comment"), b""),
+}
 ARRAY_TYPES = {"torch.bfloat16": "uint16"}  # where numpy has another name
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, tensors_in: Collection[str]) -> dict[str, Any] | None:
     """Returns the dict in a file as `mechmarkov.safe.file.read` does, with a `FileTensor` for each tensor.
 
-    An archive that torch may read in another way is given to torch.
+    Its checksums are right. It is None where torch is needed.
+
+    Args:
+        path: The file.
+        tensors_in: The keys below which there may be tensors; for others torch is needed.
 
     Raises:
         RunFileError: As `mechmarkov.safe.file.read`.
@@ -37,7 +53,7 @@ def read(path: Path) -> dict[str, Any]:
         >>> from mechmarkov.safe.file import write
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write(f"{folder}/data.pt", {"a": torch.ones(2), "b": ["text", 1.5]})
-        ...     data = read(Path(folder) / "data.pt")
+        ...     data = read(Path(folder) / "data.pt", ["a"])
         >>> data["a"].tolist(), data["b"]
         ([1.0, 1.0], ['text', 1.5])
     """
@@ -45,12 +61,14 @@ def read(path: Path) -> dict[str, Any]:
         size = check_regular(path)
         pickled, sizes = read_archive(path, size)
         planned = check_pickle(pickled, sizes)
-        places = _places(path, sizes, size)
-        if places is not None:
-            with open(path, "rb") as file:
-                whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # open while an array shows it
-            return check_loaded(_filled(planned, whole, places), size)
-    return read_by_torch(path)
+        if any(_holds_tensors(value) for key, value in planned.items() if key not in tensors_in):
+            return None
+        places = _places(path, sizes)
+        if places is None:
+            return None
+        with open(path, "rb") as file:
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # open while an array shows it
+        return check_loaded(_filled(planned, whole, places), size)
 
 
 def weights(path: Path) -> dict[str, Any]:
@@ -77,26 +95,50 @@ def array_type(dtype: str) -> np.dtype:
     return np.dtype(ARRAY_TYPES.get(dtype, dtype.removeprefix("torch.")))
 
 
-def _places(path: Path, sizes: dict[str, int], size: int) -> dict[str, int] | None:
-    """Returns where each storage begins in the file; None where that is for torch to say."""
-    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
-        entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
-        for name, content in AS_WRITTEN.items():
-            try:
-                if archive.read(entries[name]) != content:
-                    return None
-            except (KeyError, zipfile.BadZipFile):
+def _places(path: Path, sizes: Collection[str]) -> dict[str, int] | None:
+    """Returns where each storage begins; None where the archive is not as torch.save writes it."""
+    try:
+        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+            entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+            records = {name: archive.read(entries[name]) for name in RECORDS}
+            is_usual = records == RECORDS and archive.read(entries[IDENTITY]).isdigit()
+            file.seek(archive.start_dir)
+            if not (is_usual and _is_directory(file.read(), archive) and archive.testzip() is None):
                 return None
-        places = {}
-        for key in sizes:
-            start = entries[f"data/{key}"].header_offset
-            file.seek(start)
-            head = file.read(LOCAL_HEADER_BYTES)
-            lengths = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))
-            places[key] = start + LOCAL_HEADER_BYTES + sum(lengths)
-            if places[key] + sizes[key] > size:
-                return None
-    return places
+            return {key: _place(file, entries[f"data/{key}"]) for key in sizes}
+    except Exception:  # zipfile raises many kinds on a broken file; torch says what is wrong
+        return None
+
+
+def _is_directory(content: bytes, archive: zipfile.ZipFile) -> bool:
+    """Returns whether the directory, to the end of the file, is what torch.save writes for its entries."""
+    entries, start = archive.infolist(), archive.start_dir
+    if not all(getattr(entry, name) == value for entry in entries for name, value in ENTRY.items()):
+        return False
+    n, end = len(entries), 0
+    for entry in entries:
+        name = entry.orig_filename.encode()
+        if content[end + 28 : end + 34] != struct.pack("<HHH", len(name), 0, 0):
+            return False
+        end += ENTRY_BYTES + len(name)
+    ends = [
+        struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x31E, 45, 0, 0, n, n, end, start),
+        struct.pack("<4sIQI", b"PK\6\7", 0, start + end, 1),
+        struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, n, n, end, start, 0),
+    ]
+    return content[end:] == b"".join(ends)
+
+
+def _place(file: Any, entry: zipfile.ZipInfo) -> int:
+    file.seek(entry.header_offset)
+    head = file.read(LOCAL_HEADER_BYTES)
+    lengths = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))
+    return entry.header_offset + LOCAL_HEADER_BYTES + sum(lengths)
+
+
+def _holds_tensors(value: Any) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, TensorPlan) or any(map(_holds_tensors, items))
 
 
 def _filled(value: Any, whole: mmap.mmap, places: dict[str, int]) -> Any:
