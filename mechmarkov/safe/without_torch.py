@@ -28,11 +28,11 @@ IDENTITY = ".data/serialization_id"
 # The same of every entry in the directory that it writes.
 ENTRY = {
     "date_time": (1980, 0, 0, 0, 0, 0),
-    "flag_bits": 0x808,
     **dict.fromkeys(("create_version", "create_system", "extract_version", "reserved", "volume"), 0),
     **dict.fromkeys(("compress_type", "internal_attr", "external_attr"), 0),
     **dict.fromkeys(("extra", "comment"), b""),
 }
+UNICODE, SIZES_BEHIND = 0x800, 0x8  # flags of an entry: of its name; where its sizes stand, if it has any
 ARRAY_TYPES = {"torch.bfloat16": "uint16"}  # where numpy has another name
 
 
@@ -113,12 +113,13 @@ def _places(path: Path, sizes: Collection[str]) -> dict[str, int] | None:
 def _is_directory(content: bytes, archive: zipfile.ZipFile) -> bool:
     """Returns whether the directory, to the end of the file, is what torch.save writes for its entries."""
     entries, start = archive.infolist(), archive.start_dir
-    if not all(getattr(entry, name) == value for entry in entries for name, value in ENTRY.items()):
-        return False
     n, end = len(entries), 0
     for entry in entries:
+        if any(getattr(entry, key) != value for key, value in ENTRY.items()):
+            return False
         name = entry.orig_filename.encode()
-        if content[end + 28 : end + 34] != struct.pack("<HHH", len(name), 0, 0):
+        is_same = content[end + 28 : end + 34] == struct.pack("<HHH", len(name), 0, 0)
+        if not is_same or entry.flag_bits != (UNICODE | SIZES_BEHIND if entry.file_size else UNICODE):
             return False
         end += ENTRY_BYTES + len(name)
     ends = [

@@ -85,7 +85,7 @@ def eliminate(P: Float64[Tensor, "*batch state_from state_to"]) -> Float64[Tenso
 
 
 def _eliminate(A: Any, leaves: Any, pi: Any) -> None:
-    """Write the law of `A` `[state_from, state_to, ...]` into `pi` `[state, ...]`, which is zeros; `A` is used up."""
+    """Write the law of `A` `[state_from, state_to, ...]`, which is used up, into zeros `[state, ...]`."""
     for n in range(len(A) - 1, 0, -1):  # cut state n out: what passes through it goes where it would lead
         leaves[n] = A[n, :n].sum(0)
         A[:n, :n] += A[:n, n, None] * (A[n, :n] / leaves[n])
