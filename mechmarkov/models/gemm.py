@@ -19,6 +19,13 @@ THIN_COLUMNS = 8  # from 16 columns on both orders are equally fast
 
 LEAST_PRODUCTS = 1 << 22  # of one model: below them what oneDNN prepares takes longer than it saves
 LEAST_WIDTH = 16
+# How oneDNN calls the activations of an MLP.
+ACTIVATIONS = {
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+    "silu": ("swish", ""),
+}
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -112,9 +119,7 @@ class WideAffine(torch.autograd.Function):
         if transposed:
             out = _products(weight.mT.contiguous(), x)
             return (out if bias is None else out.add_(bias[..., None])).mT
-        # A matrix that is a part of another one's memory takes a hundred times as long.
-        is_whole = weight.is_contiguous() or weight.mT.is_contiguous()
-        return _products(x, (weight if is_whole else weight.contiguous()).mT, bias)
+        return _products(x, _whole(weight).mT, bias)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
@@ -123,12 +128,40 @@ class WideAffine(torch.autograd.Function):
         return apply(d_out, ctx.weight.mT, None, False), None, None, None
 
 
+def wide_activated(
+    x: Float[Tensor, "model row d_in"],
+    weight: Float[Tensor, "model d_in d_out"],
+    bias: Float[Tensor, "model d_out"],
+    act_fn: str,
+) -> Float[Tensor, "model row d_out"]:
+    """Compute `act_fn(x @ weight + bias)` while the product is in the cache; without gradients.
+
+    Args:
+        x: Rows for which `is_wide` holds.
+        weight: Matrices.
+        bias: Biases.
+        act_fn: The activation, as `DecoderConfig.act_fn` calls it.
+
+    Example:
+        >>> wide_activated(torch.ones(1, 2, 16), -torch.ones(1, 16, 16), torch.ones(1, 16), "relu").sum()
+        tensor(0.)
+    """
+    return _products(x.contiguous(), _whole(weight.detach()).mT, bias.detach(), *ACTIVATIONS[act_fn])
+
+
+def _whole(weight: Tensor) -> Tensor:
+    """Returns matrices in memory of their own: parts of another one's take a hundred times as long."""
+    return weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
+
+
 def _products(
     x: Float[Tensor, "model row d_in"],
     weight: Float[Tensor, "model d_out d_in"],
     bias: Float[Tensor, "model d_out"] | None = None,
+    then: str = "none",
+    how: str = "",
 ) -> Float[Tensor, "model row d_out"]:
     biases = [None] * len(x) if bias is None else bias.contiguous()
     product: Any = torch.ops.mkldnn._linear_pointwise
-    rows = [product(*one, "none", [], "") for one in zip(x, weight, biases, strict=True)]
+    rows = [product(*one, then, [], how) for one in zip(x, weight, biases, strict=True)]
     return rows[0][None] if len(rows) == 1 else torch.stack(rows)

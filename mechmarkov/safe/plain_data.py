@@ -77,7 +77,7 @@ class FileTensor:
         del force
         if self.dtype != "torch.bfloat16":
             return self.raw
-        return (self.raw.astype(np.uint32) << 16).view(np.float32)  # the upper half of a float32
+        return np.asarray(self.raw.astype(np.uint32) << 16).view(np.float32)  # the upper half of a float32
 
     def __getitem__(self, index: Any) -> Any:
         """Returns a part of the array."""

@@ -92,7 +92,9 @@ def test_layers_before_an_intervention_are_not_computed(monkeypatch):
         assert layers_of(nullcontext()) == [0, 1]
         assert layers_of(nullcontext()) == layers_of(ablate_path(model, "embed", "logits")) == []
         assert layers_of(ablate(model, "L0H0")) == [0, 1]
-        assert layers_of(ablate(model, "L1H0")) == layers_of(ablate(model, "L1.mlp")) == [1]
+        assert layers_of(ablate(model, "L1H0")) == [1]
+        assert layers_of(ablate(model, "L0.mlp")) == [1]  # what it reads is as it was, and so what it wrote
+        assert layers_of(ablate(model, "L1.mlp")) == layers_of(ablate_path(model, "L0H0", "logits")) == []
         assert layers_of(ablate_path(model, "embed", "L1H1.V")) == [1]
         assert layers_of(limit_window(model, 1, heads="L1H0")) == [1]
         assert layers_of(limit_window(model, 1)) == [0, 1]
@@ -119,6 +121,6 @@ def test_blocks_in_another_share_its_first_pass(monkeypatch):
             assert layers_of(nullcontext()) == [0, 1]
         with replayed(model):
             assert layers_of(nullcontext()) == []
-            assert layers_of(ablate(model, "L1.mlp")) == [1]
+            assert layers_of(ablate(model, "L0.mlp")) == [1]
         assert layers_of(nullcontext()) == []
     assert layers_of(nullcontext()) == [0, 1]
