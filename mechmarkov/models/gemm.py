@@ -128,25 +128,41 @@ class WideAffine(torch.autograd.Function):
         return apply(d_out, ctx.weight.mT, None, False), None, None, None
 
 
-def wide_activated(
+def wide_mlp(
     x: Float[Tensor, "model row d_in"],
-    weight: Float[Tensor, "model d_in d_out"],
-    bias: Float[Tensor, "model d_out"],
+    W_in: Float[Tensor, "model d_in d_mlp"],
+    b_in: Float[Tensor, "model d_mlp"],
+    W_out: Float[Tensor, "model d_mlp d_out"],
+    b_out: Float[Tensor, "model d_out"],
     act_fn: str,
+    rows: int,
 ) -> Float[Tensor, "model row d_out"]:
-    """Compute `act_fn(x @ weight + bias)` while the product is in the cache; without gradients.
+    """Compute `act_fn(x @ W_in + b_in) @ W_out + b_out` while hidden units are in the cache; no gradients.
 
     Args:
         x: Rows for which `is_wide` holds.
-        weight: Matrices.
-        bias: Biases.
+        W_in: Matrices of the hidden units, with biases `b_in`.
+        b_in: Those.
+        W_out: Matrices that read them, with biases `b_out`.
+        b_out: Those.
         act_fn: The activation, as `DecoderConfig.act_fn` calls it.
+        rows: How many rows of a model at once.
 
     Example:
-        >>> wide_activated(torch.ones(1, 2, 16), -torch.ones(1, 16, 16), torch.ones(1, 16), "relu").sum()
-        tensor(0.)
+        >>> x, weight, bias = torch.ones(1, 2, 16), torch.ones(1, 16, 16), torch.zeros(1, 16)
+        >>> wide_mlp(x, weight, bias, -weight, bias, "relu", 1).unique()
+        tensor([-256.])
     """
-    return _products(x.contiguous(), _whole(weight.detach()).mT, bias.detach(), *ACTIVATIONS[act_fn])
+    product: Any = torch.ops.mkldnn._linear_pointwise
+    out = x.new_empty(*x.shape[:2], W_out.shape[-1])
+    readers, writers = _whole(W_in.detach()).mT, _whole(W_out.detach()).mT
+    then, how = ACTIVATIONS[act_fn]
+    for own, *weights, written in zip(x, readers, b_in.detach(), writers, b_out.detach(), out, strict=True):
+        reader, bias, writer, last = weights
+        for some, place in zip(own.split(rows), written.split(rows), strict=True):
+            hidden = product(some.contiguous(), reader, bias, then, [], how)
+            place.copy_(product(hidden, writer, last, "none", [], ""))
+    return out
 
 
 def _whole(weight: Tensor) -> Tensor:
@@ -158,10 +174,8 @@ def _products(
     x: Float[Tensor, "model row d_in"],
     weight: Float[Tensor, "model d_out d_in"],
     bias: Float[Tensor, "model d_out"] | None = None,
-    then: str = "none",
-    how: str = "",
 ) -> Float[Tensor, "model row d_out"]:
     biases = [None] * len(x) if bias is None else bias.contiguous()
     product: Any = torch.ops.mkldnn._linear_pointwise
-    rows = [product(*one, then, [], how) for one in zip(x, weight, biases, strict=True)]
+    rows = [product(*one, "none", [], "") for one in zip(x, weight, biases, strict=True)]
     return rows[0][None] if len(rows) == 1 else torch.stack(rows)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from mechmarkov.models.config import DecoderConfig
-from mechmarkov.models.gemm import ThinAffine, WideAffine, is_thin, is_wide, wide_activated
+from mechmarkov.models.gemm import ThinAffine, WideAffine, is_thin, is_wide, wide_mlp
 
 THIN: Any = ThinAffine.apply  # torch's `apply` has no types
 WIDE: Any = WideAffine.apply
@@ -299,6 +299,10 @@ class MLP(nn.Module):
             return self.fused(x.flatten(1, -2), self.W_in, self.b_in, self.W_out, self.b_out).view_as(x)
         if read or torch.is_grad_enabled() or self.W_in.ndim == 2:
             return self._write(x)
+        if not self.is_gated and is_wide(flat := x.flatten(1, -2), self.W_in):
+            most = max(MIN_ROWS, HIDDEN_ELEMENTS // self.b_in.shape[-1])
+            weights = (self.W_in, self.b_in, self.W_out, self.b_out)
+            return wide_mlp(flat, *weights, self.act_name, most).view_as(x)
         rows = x.flatten(1, -2).split(max(MIN_ROWS, HIDDEN_ELEMENTS // self.b_in.numel()), 1)
         return self._write(x) if len(rows) == 1 else torch.cat([*map(self._write, rows)], 1).view_as(x)
 
@@ -306,17 +310,9 @@ class MLP(nn.Module):
         if self.is_gated:
             gate = self.act_fn(self.hook_pre(affine(x, self.W_gate)))
             hidden = gate * self.hook_pre_linear(affine(x, self.W_in)) + per_member(self.b_in, gate)
-        elif self._is_wide(x):
-            flat = wide_activated(x.flatten(1, -2), self.W_in, self.b_in, self.act_name)
-            hidden = flat.view(*x.shape[:-1], -1)
         else:
             hidden = self.act_fn(self.hook_pre(affine(x, self.W_in, self.b_in)))
         return affine(self.hook_post(hidden), self.W_out, self.b_out)
-
-    def _is_wide(self, x: Tensor) -> bool:
-        """Returns whether the activation is computed with the product, before which nobody looks."""
-        is_plain = not (torch.is_grad_enabled() or is_hooked(self.hook_pre))
-        return is_plain and self.W_in.ndim == 3 and is_wide(x.flatten(1, -2), self.W_in)
 
 
 class Unembed(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mechmarkov.models.attention import Attention
 from mechmarkov.models.block import Block
 from mechmarkov.models.decoder import HookedDecoder
-from mechmarkov.models.layers import MLP, is_hooked
+from mechmarkov.models.layers import MLP, Norm, is_hooked
 from mechmarkov.models.mixer import Context, Mixer
 
 # Hooks that see what is remembered, and change nothing of it.
@@ -21,7 +21,7 @@ OF_MLPS = ("",)
 
 @contextmanager
 def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
-    """Let each layer, and in it each MLP and each mixer up to `z`, compute once for its first inputs.
+    """Let each layer, and in it norm, MLP and mixer up to `z`, compute once for the first inputs.
 
     A layer that is hooked, or reads another input, is computed; its mixer's `z` is not, while nothing before
     it is hooked, nor its MLP while what that reads is the same. The results are those of plain passes to the
@@ -48,6 +48,8 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
     for block, readers_of in both:
         if type(block).forward is Block.forward:
             block.forward = _Replay(block.forward, block, block.attn, OF_LAYERS, readers_of)
+        if type(block.ln1) is Norm:
+            block.ln1.forward = _Replay(block.ln1.forward, block.ln1, block.attn, ())
         if type(block.attn).forward in (Mixer.forward, Attention.forward):
             block.attn.mix = _Replay(block.attn.mix, block.attn, block.attn, OF_MIXERS)
         if type(block.mlp) is MLP:
@@ -56,13 +58,13 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
         yield model
     finally:
         for block, _ in both:
-            for module in (block, block.attn, block.mlp):
+            for module in (block, block.ln1, block.attn, block.mlp):
                 for name in ("forward", "mix") if module is not None else ():
                     vars(module).pop(name, None)
 
 
 class _Replay:
-    """A layer's or MLP's `forward`, or a mixer's `mix`, that remembers its first inputs and its output."""
+    """The `forward` of a layer or a part, or a mixer's `mix`, that remembers its first inputs and output."""
 
     def __init__(
         self,
@@ -87,13 +89,18 @@ class _Replay:
             output = self._compute(*inputs)
             self._inputs = [(x, _version(x)) for x in inputs]
             self._output = output, output._version
-        elif not all(_is_equal(x, *known) for x, known in zip(inputs, self._inputs, strict=False)):
+        elif not self._is_known(inputs):
             return self._compute(*inputs)
         output = self._output[0]
         if self._is_overwritten():
             output = output.clone()
         is_layer = isinstance(self._module, Block)
         return self._module.get_submodule("hook_resid_post")(output) if is_layer else output
+
+    def _is_known(self, inputs: Sequence[Any]) -> bool:
+        """Returns whether the inputs are the first ones; queries, keys and values mostly read the same."""
+        pairs = {(id(x), id(known[0])): (x, *known) for x, known in zip(inputs, self._inputs, strict=False)}
+        return all(_is_equal(*pair) for pair in pairs.values())
 
     def _is_changed(self) -> bool:
         return getattr(self._mixer, "window", None) != self._window or any(
@@ -106,7 +113,7 @@ class _Replay:
         return any(is_hooked(module) for name, module in self._module.named_modules() if name in self._after)
 
     def _is_overwritten(self) -> bool:
-        """Returns whether the output may be: an MLP's by the sum with the stream, any by hooks that read it."""
+        """Returns whether the output may be: by the sum with the stream, as an MLP's, or by hooks."""
         if self._after == OF_MLPS or self._is_read():
             return True
         return any(is_hooked(module) for reader in self._readers for module in reader.modules())
