@@ -125,7 +125,7 @@ def _reference(part: Batch, n_states: int, window: int | None) -> InductionRefer
 
 @dataclass(frozen=True, eq=False)
 class _Weights:
-    """What attention of some sequences is summed by.
+    """The weights that attention of some sequences is summed by.
 
     Attributes:
         both: Matches of k tokens, and then what of them is a surprise, as numbers.

@@ -164,7 +164,7 @@ class _AttentionSums(Recording[Arrays]):
 
 
 def _first_largest(x: Float[Tensor, "*row key"]) -> Int[Tensor, "*row"]:
-    """Where each row is largest, the first place if it is at several."""
+    """Returns the place at which each row is largest, the first of several."""
     if x.device.type != "cpu":
         return x.argmax(-1)
     return torch.from_numpy(x.numpy().argmax(-1))  # torch takes eight times as long
