@@ -48,12 +48,11 @@ def replayed(model: HookedDecoder) -> Iterator[HookedDecoder]:
     for block, readers_of in both:
         if type(block).forward is Block.forward:
             block.forward = _Replay(block.forward, block, block.attn, OF_LAYERS, readers_of)
-        if type(block.ln1) is Norm:
-            block.ln1.forward = _Replay(block.ln1.forward, block.ln1, block.attn, ())
+        for part, after in ((block.ln1, ()), (block.mlp, OF_MLPS)):
+            if type(part) in (Norm, MLP):
+                part.forward = _Replay(part.forward, part, block.attn, after)
         if type(block.attn).forward in (Mixer.forward, Attention.forward):
             block.attn.mix = _Replay(block.attn.mix, block.attn, block.attn, OF_MIXERS)
-        if type(block.mlp) is MLP:
-            block.mlp.forward = _Replay(block.mlp.forward, block.mlp, block.attn, OF_MLPS)
     try:
         yield model
     finally:
