@@ -114,6 +114,21 @@ def test_gradients_are_those_of_a_pass_of_their_own():
 
 
 @torch.no_grad()
+def test_an_overwritten_stream_is_computed_again():
+    """Whoever holds the stream between passes may write into it: the next pass is as if nobody had."""
+    config = config_of("gelu and LN")
+    model, tokens, held = decoder_of(config), tokens_of(config), []
+    plain = model(tokens)
+    with replayed(model):
+        held.append(model(tokens, stop_at_layer=1))
+        model(tokens)
+        held[0].mul_(2)
+        assert torch.equal(model(tokens), plain)
+        model(tokens, stop_at_layer=config.n_layers).add_(1)
+        assert torch.equal(model(tokens), plain)
+
+
+@torch.no_grad()
 def test_blocks_in_another_share_its_first_pass(monkeypatch):
     model, layers_of = watching(monkeypatch, MLP, "forward", "mlp")
     with replayed(model):
