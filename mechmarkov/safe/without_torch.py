@@ -163,6 +163,6 @@ def _array(plan: TensorPlan, whole: mmap.mmap, place: int) -> np.ndarray:
     return np.ndarray(plan.shape, kind, whole, place + plan.offset * kind.itemsize, strides)
 
 
-def _of_bytes(kind: str, *, data: bytes, shape: list[int], dtype: str) -> FileTensor:
+def _of_bytes(kind: str, *, data: bytearray, shape: list[int], dtype: str) -> FileTensor:
     del dtype  # as safetensors calls it
     return FileTensor(kind, np.frombuffer(data, array_type(kind)).reshape(shape))
