@@ -3,14 +3,12 @@
 import operator
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from mechmarkov.sources import Source
 from mechmarkov.utils.config import Fields, Number, Truth
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 MAX_STATES_FIRST_AXIS = 16  # up to this many, softmax is three times as fast along the first axis as the last
 
@@ -80,7 +78,7 @@ class Objective(Fields):
             tensor([4.])
         """
         if self.kind == "squared":
-            return (scores - F.one_hot(targets, scores.shape[-1])).square().sum(-1)
+            return (scores - torch.nn.functional.one_hot(targets, scores.shape[-1])).square().sum(-1)
         if self.kind == "cross_entropy":
             axis = max(0, scores.ndim - 3) if scores.shape[-1] <= MAX_STATES_FIRST_AXIS else -1
             log_p = scores.movedim(-1, axis).log_softmax(axis)

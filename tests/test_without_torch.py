@@ -11,6 +11,7 @@ NEED_NO_MODEL = {
     "train walk-k6-hal": "no shipped recipe is called 'walk-k6-hal', did you mean",
     "train missing.toml": "missing.toml: No such file or directory",
     "sweep nope": "no shipped sweep is called 'nope'",
+    **{f"show --example {name}": "" for name in ("walk", "trap", "induction", "graph", "mamba")},
     "list": "",
     "recipe walk-k6-half": "",
     "recipe walk-k6-hal": "no shipped recipe is called 'walk-k6-hal', did you mean",

@@ -20,7 +20,7 @@ from mechmarkov.safe import folder as shared_folder
 from mechmarkov.safe import foreign_file, formats
 from mechmarkov.safe.foreign_file import ForeignFile
 from mechmarkov.safe.pickle_scan import TensorPlan
-from mechmarkov.safe.plain_data import RUN_FORMAT, RunFileError
+from mechmarkov.safe.plain_data import FLOATS, RUN_FORMAT, RunFileError
 from mechmarkov.utils.text import NAME_CHARACTERS, first_of, printable, quoted, reason, shown
 
 MAX_NAMES = 12  # in a note
@@ -191,7 +191,7 @@ def _own_weights(one: StateDict, without: Sequence[str]) -> tuple[dict[str, Tens
             raise RunFileError(f"--without is {shown(begin)}, but no weight is called so or begins so")
     dropped = {name for name in one.plans if any(_begins(x, begin) for begin in without for x in names[name])}
     # A counter, such as `n_averaged`: no weight is one whole number.
-    dropped |= {name for name, x in one.plans.items() if x.shape == () and not x.dtype.is_floating_point}
+    dropped |= {name for name, x in one.plans.items() if x.shape == () and x.dtype not in FLOATS}
     left_out = [*one.beside, *(one.called(name) for name in one.plans if name in dropped)]
     return {name: x for name, x in one.plans.items() if name not in dropped}, left_out
 
@@ -208,7 +208,7 @@ def _check_head(one: StateDict, plan: ImportPlan, without: Sequence[str]) -> Non
         beside = one.around[0][name]
         if any(_begins(name, begin) for begin in without):
             continue
-        if len(beside.shape) == 2 and beside.dtype.is_floating_point:
+        if len(beside.shape) == 2 and beside.dtype in FLOATS:
             raise RunFileError(
                 f"the model in it ({one.prefix}…) has no unembedding, and {quoted(name)} next to it may be "
                 f"that: save both in one module, or --without {shlex.quote(printable(name, NAME_CHARACTERS))}"

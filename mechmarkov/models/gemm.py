@@ -19,6 +19,13 @@ THIN_COLUMNS = 8  # from 16 columns on both orders are equally fast
 
 LEAST_PRODUCTS = 1 << 22  # of one model: below them what oneDNN prepares takes longer than it saves
 LEAST_WIDTH = 16
+# How oneDNN calls the activations of an MLP.
+ACTIVATIONS = {
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+    "silu": ("swish", ""),
+}
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -112,15 +119,55 @@ class WideAffine(torch.autograd.Function):
         if transposed:
             out = _products(weight.mT.contiguous(), x)
             return (out if bias is None else out.add_(bias[..., None])).mT
-        # A matrix that is a part of another one's memory takes a hundred times as long.
-        is_whole = weight.is_contiguous() or weight.mT.is_contiguous()
-        return _products(x, (weight if is_whole else weight.contiguous()).mT, bias)
+        return _products(x, _whole(weight).mT, bias)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the gradient by `x`; weight and bias have none."""
         apply: Any = WideAffine.apply
         return apply(d_out, ctx.weight.mT, None, False), None, None, None
+
+
+def wide_mlp(
+    x: Float[Tensor, "model row d_in"],
+    W_in: Float[Tensor, "model d_in d_mlp"],
+    b_in: Float[Tensor, "model d_mlp"],
+    W_out: Float[Tensor, "model d_mlp d_out"],
+    b_out: Float[Tensor, "model d_out"],
+    act_fn: str,
+    rows: int,
+) -> Float[Tensor, "model row d_out"]:
+    """Compute `act_fn(x @ W_in + b_in) @ W_out + b_out` while hidden units are in the cache; no gradients.
+
+    Args:
+        x: Rows for which `is_wide` holds.
+        W_in: Matrices of the hidden units, with biases `b_in`.
+        b_in: Those.
+        W_out: Matrices that read them, with biases `b_out`.
+        b_out: Those.
+        act_fn: The activation, as `DecoderConfig.act_fn` calls it.
+        rows: How many rows of a model at once.
+
+    Example:
+        >>> x, weight, bias = torch.ones(1, 2, 16), torch.ones(1, 16, 16), torch.zeros(1, 16)
+        >>> wide_mlp(x, weight, bias, -weight, bias, "relu", 1).unique()
+        tensor([-256.])
+    """
+    product: Any = torch.ops.mkldnn._linear_pointwise
+    out = x.new_empty(*x.shape[:2], W_out.shape[-1])
+    readers, writers = _whole(W_in.detach()).mT, _whole(W_out.detach()).mT
+    then, how = ACTIVATIONS[act_fn]
+    for own, *weights, written in zip(x, readers, b_in.detach(), writers, b_out.detach(), out, strict=True):
+        reader, bias, writer, last = weights
+        for some, place in zip(own.split(rows), written.split(rows), strict=True):
+            hidden = product(some.contiguous(), reader, bias, then, [], how)
+            place.copy_(product(hidden, writer, last, "none", [], ""))
+    return out
+
+
+def _whole(weight: Tensor) -> Tensor:
+    """Returns matrices in memory of their own: parts of another one's take a hundred times as long."""
+    return weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
 
 
 def _products(

@@ -7,9 +7,8 @@ what a file claims is allocated before its shapes are known to be right.
 import math
 from typing import Any, TypedDict, TypeVar
 
-import torch
+import numpy as np
 from pydantic import BaseModel, ValidationError
-from torch import Tensor
 
 from mechmarkov.models.config import DecoderConfig, Slices
 from mechmarkov.models.shapes import parameter_shapes
@@ -20,14 +19,17 @@ from mechmarkov.safe.plain_data import (
     RunFileError,
     check_plain,
     describe,
+    is_plain_tensor,
     readable,
 )
 from mechmarkov.sources import Source
 from mechmarkov.sources.base.registry import validated_source
 from mechmarkov.utils.errors import one_line
+from mechmarkov.utils.lazy_torch import Tensor
 from mechmarkov.utils.text import printable, quoted, shown
 
 VERSION = 1
+FLOAT, INTEGERS = "torch.float32", "torch.int64"  # of weights; of steps
 CHUNK_STEPS = 1 << 22  # compared at once, so that no mask of a file's size is made
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -73,7 +75,7 @@ def parse(data: dict[str, Any]) -> Fields:
     objective = _config(Objective, data["objective"], "objective")
     source = _source(data["source"])
     check_consistent(model, source, objective)
-    steps = _ascending(_tensor(data["steps"], "steps", torch.int64), "steps", least=1)
+    steps = _ascending(_tensor(data["steps"], "steps", INTEGERS), "steps", least=1)
     shapes = _expected_shapes(model, data["states"])
     return Fields(
         config=model,
@@ -213,20 +215,27 @@ def _seed(value: Any) -> int | None:
     raise RunFileError(f"seed is {describe(value)}, expected an integer or None")
 
 
-def _tensor(value: Any, path: str, dtype: torch.dtype) -> Tensor:
-    if type(value) is not Tensor:
+def _tensor(value: Any, path: str, dtype: str) -> Tensor:
+    if not is_plain_tensor(value):
         raise RunFileError(f"{path} is {describe(value)}, expected a tensor")
-    if value.dtype != dtype:
+    if str(value.dtype) != dtype:
         raise RunFileError(f"{path} is a tensor of {value.dtype}, expected {dtype}")
-    return value
+    tensor: Tensor = value
+    return tensor
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    """The numbers of a tensor, in its own memory where that is the processor's: for torch or without it."""
+    return tensor.numpy(force=True)
 
 
 def _ascending(values: Tensor, path: str, least: int) -> Tensor:
     """Training steps: at least that many, from 0 up, each after the one before."""
     if values.ndim != 1 or len(values) < least:
         raise RunFileError(f"{path} has shape {list(values.shape)}, expected [n] with n of at least {least}")
-    for start in range(0, len(values), CHUNK_STEPS):
-        chunk = values[start : start + CHUNK_STEPS + 1]
+    numbers = _numbers(values)
+    for start in range(0, len(numbers), CHUNK_STEPS):
+        chunk = numbers[start : start + CHUNK_STEPS + 1]
         if int(chunk[0]) < 0 or bool((chunk[1:] <= chunk[:-1]).any()):
             raise RunFileError(f"{path} is not ascending from 0 up")
     return values
@@ -259,7 +268,7 @@ def _states(
         if name not in allowed:
             raise RunFileError(f"states[{quoted(name)}] is unknown, expected parameters of the model")
     for name, shape in allowed.items():
-        tensor = _tensor(value[name], f"states[{quoted(name)}]", torch.float32)
+        tensor = _tensor(value[name], f"states[{quoted(name)}]", FLOAT)
         if tensor.ndim == 0 or tensor.shape[0] not in (1, n) or tuple(tensor.shape[1:]) != shape:
             steps_axis = "1" if n == 1 else f"{n} (or 1)"
             raise RunFileError(
@@ -274,23 +283,25 @@ def _states(
 
 
 def _check_finite(tensor: Tensor, name: str, steps: Tensor) -> None:
-    if _finite(tensor):
+    if _all_finite(_numbers(tensor)):
         return
     if len(tensor) == 1:
         raise RunFileError(f"states[{quoted(name)}] holds NaN or infinite values")
-    first = next(int(step) for step, values in zip(steps, tensor, strict=True) if not _finite(values))
+    of_steps = zip(steps.tolist(), _numbers(tensor), strict=True)
+    first = next(step for step, values in of_steps if not _all_finite(values))
     raise RunFileError(f"states[{quoted(name)}] holds NaN or infinite values at step {first}")
 
 
-def _finite(tensor: Tensor) -> bool:
+def _all_finite(values: np.ndarray) -> bool:
     """Returns whether all values are finite; NaN and infinity show in the extremes, without a large mask."""
-    return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
+    return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))
 
 
 def _check_tied(W_U: Tensor, W_E: Tensor, d_vocab_out: int, steps: Tensor) -> None:
+    unembeds, embeds = _numbers(W_U), _numbers(W_E)
     for index, step in enumerate(steps.tolist()):
-        unembed, embed = W_U[min(index, len(W_U) - 1)], W_E[min(index, len(W_E) - 1)]
-        if not torch.equal(unembed, embed[:d_vocab_out].mT):
+        unembed, embed = unembeds[min(index, len(unembeds) - 1)], embeds[min(index, len(embeds) - 1)]
+        if not np.array_equal(unembed, embed[:d_vocab_out].T):
             raise RunFileError(
                 f'model.tied is true, but states["unembed.W_U"] is not the transpose of '
                 f'states["embed.W_E"] at step {step}'
@@ -323,9 +334,9 @@ def _metrics(value: Any) -> dict[str, dict[str, Tensor]]:
     for name, metric in _dict(value, "metrics").items():
         path = f"metrics[{quoted(name)}]"
         _exact_keys(_dict(metric, path), ("step", "value"), path)
-        step = _ascending(_tensor(metric["step"], f"{path}.step", torch.int64), f"{path}.step", least=0)
+        step = _ascending(_tensor(metric["step"], f"{path}.step", INTEGERS), f"{path}.step", least=0)
         curve = metric["value"]
-        if type(curve) is not Tensor or curve.ndim == 0 or len(curve) != len(step):
+        if not is_plain_tensor(curve) or curve.ndim == 0 or len(curve) != len(step):
             raise RunFileError(f"{path}.value is {describe(curve)}, expected a tensor with {len(step)} rows")
     return _dict(value, "metrics")
 

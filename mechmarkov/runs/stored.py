@@ -1,12 +1,12 @@
 """A run as its file has it, without its model: nothing here imports TransformerLens."""
 
 import errno
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
-
-from torch import Tensor
 
 from mechmarkov.catalogue import call_of
 from mechmarkov.models.config import DecoderConfig, Slices
@@ -14,9 +14,11 @@ from mechmarkov.objectives import Objective
 from mechmarkov.runs import growth, hub, schema
 from mechmarkov.safe import file as safe_file
 from mechmarkov.safe import folder as shared_folder
+from mechmarkov.safe import without_torch
 from mechmarkov.safe.plain_data import RunFileError
 from mechmarkov.sources import Source
 from mechmarkov.utils.errors import path_of
+from mechmarkov.utils.lazy_torch import Tensor
 from mechmarkov.utils.text import counted, listed
 
 RESULTS = {  # what `Result.save` writes, and what reads it
@@ -24,6 +26,7 @@ RESULTS = {  # what `Result.save` writes, and what reads it
     "summary.json": "read by json.load",
     "report.html": "read in a browser",
 }
+TENSORS_IN = ("steps", "states", "metrics")
 MOST_INSIDE = 3  # run files below a folder that a line names
 
 
@@ -80,7 +83,7 @@ class Stored:
         named = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
         rows = {
             "steps": "unknown (1)" if self._last_step == "unknown" else f"{', '.join(named)} ({len(steps)})",
-            "parameters": f"{sum(value[0].numel() for value in self.states.values()):,}",
+            "parameters": f"{sum(math.prod(value.shape[1:]) for value in self.states.values()):,}",
         }
         if self.trainable is not None:
             rows["trainable"] = ", ".join(self.trainable)
@@ -103,7 +106,9 @@ class Stored:
 
 
 def read(path: str | os.PathLike[str]) -> Stored:
-    """Read a run as `mechmarkov.runs.load` does, with every check of it.
+    """Read a run as `mechmarkov.runs.load` does, with every check of it, and without torch.
+
+    What the run says of itself is the same. Its tensors are read as a `FileTensor` each.
 
     Raises:
         RunFileError: One line that begins with the path and names what is wrong; also where checkpoints of a
@@ -113,8 +118,13 @@ def read(path: str | os.PathLike[str]) -> Stored:
     place = place_of(path)
     if growth.waiting(place):
         raise RunFileError(f"{place}: checkpoints wait next to it, expected one file: mm.load joins them")
-    is_folder = (place / shared_folder.RUN).exists()
-    return Stored(**(folder_fields(place) if is_folder else file_fields(place)))
+    if (place / shared_folder.RUN).exists():
+        return Stored(**folder_fields(place, without_torch.weights))
+    data = without_torch.read(place, TENSORS_IN)
+    if data is None:
+        return Stored(**file_fields(place))
+    with safe_file.naming(place):
+        return Stored(**schema.parse(data))
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
@@ -146,9 +156,16 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     return place
 
 
-def folder_fields(path: Path) -> schema.Fields:
-    """Returns the checked content of a folder that `Run.save_folder` wrote."""
-    data = shared_folder.read(path)
+def folder_fields(
+    path: Path, weights: Callable[[Path], dict[str, Any]] = shared_folder.weights_by_torch
+) -> schema.Fields:
+    """Returns the checked content of a folder that `Run.save_folder` wrote.
+
+    Args:
+        path: The folder.
+        weights: What reads its tensors.
+    """
+    data = shared_folder.read(path, weights)
     with safe_file.naming(path):
         return schema.parse(data)
 

@@ -7,6 +7,7 @@ so that a file that lies about its size costs no memory.
 
 import contextlib
 import io
+import math
 import os
 import stat
 import warnings
@@ -15,12 +16,10 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
-from torch import Tensor
-
 from mechmarkov.safe.pickle_scan import TensorPlan, check_plan, scan
-from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain
+from mechmarkov.safe.plain_data import ITEM_BYTES, FileTensor, RunFileError, check_loaded_tensor, check_plain
 from mechmarkov.utils.files import replacing
+from mechmarkov.utils.lazy_torch import Tensor, is_tensor, torch
 from mechmarkov.utils.text import is_utf8, printable, quoted, reason
 
 MAX_PICKLE_BYTES = 8 << 20
@@ -72,7 +71,7 @@ def check_loaded(data: Any, file_bytes: int) -> dict[str, Any]:
     """Check the content that torch made of a file, as zipfile and torch may have read it differently.
 
     Args:
-        data: What `load_weights_only` returned.
+        data: What `load_weights_only` returned, or the same with a `FileTensor` for each tensor.
         file_bytes: The size of the file.
 
     Raises:
@@ -81,10 +80,10 @@ def check_loaded(data: Any, file_bytes: int) -> dict[str, Any]:
     """
     total = 0
 
-    def check_tensor(tensor: Tensor, where: str) -> None:
+    def check_tensor(tensor: Tensor | FileTensor, where: str) -> None:
         nonlocal total
         check_loaded_tensor(tensor, where)
-        total += tensor.numel() * tensor.element_size()
+        total += math.prod(tensor.shape) * ITEM_BYTES[str(tensor.dtype)]
         if total > MAX_EXPANSION * file_bytes:
             raise RunFileError(f"its tensors share memory and would take over {MAX_EXPANSION} times the file")
 
@@ -271,12 +270,15 @@ def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[s
     return archive.read(by_name["data.pkl"]), sizes
 
 
-def check_pickle(pickled: bytes, sizes: dict[str, int]) -> None:
+def check_pickle(pickled: bytes, sizes: dict[str, int]) -> Any:
     """Refuse a pickle that describes anything but plain values and tensors that the archive holds.
 
     Args:
         pickled: The pickle, which is followed without building anything.
         sizes: The bytes of each storage in the archive, by its name; `read_archive` returns both.
+
+    Returns:
+        What the pickle describes, with a `TensorPlan` for each tensor.
 
     Raises:
         RunFileError: Naming the value, or the import or call that the pickle asks for.
@@ -297,6 +299,7 @@ def check_pickle(pickled: bytes, sizes: dict[str, int]) -> None:
         raise RunFileError(f"something in it {foreign.verb}") from error
     if foreign is not None:
         raise RunFileError(f"something in it {foreign.verb}, hidden among its values")
+    return planned
 
 
 def _check_target(target: Path) -> None:
@@ -314,7 +317,7 @@ def own_copy(value: Any) -> Any:
     Before saving, because `torch.save` stores a view with the whole of what it views; after loading, because
     `read` leaves tensors memory-mapped.
     """
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         return value.detach().to("cpu").resolve_neg().clone(memory_format=torch.contiguous_format)
     if isinstance(value, dict):
         return {key: own_copy(item) for key, item in value.items()}

@@ -8,16 +8,15 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from mechmarkov.safe.file import check_regular, naming, own_copy, refusing
 from mechmarkov.safe.json_file import read_json
 from mechmarkov.safe.plain_data import RunFileError, check_loaded_tensor, check_plain, describe
 from mechmarkov.utils.files import clear_leftovers, temporary_prefix
+from mechmarkov.utils.lazy_torch import Tensor, is_tensor
 from mechmarkov.utils.text import is_utf8, quoted
 
 RUN, WEIGHTS, CARD, PICTURE = "run.json", "weights.safetensors", "README.md", "curve.svg"
@@ -79,15 +78,32 @@ def write(folder: str | os.PathLike[str], data: dict[str, Any], pages: Mapping[s
     return folder
 
 
-def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def weights_by_torch(path: Path) -> dict[str, Any]:
+    """Returns the tensors in a safetensors file.
+
+    Raises:
+        SafetensorError: It is not such a file.
+    """
+    from safetensors.torch import load, load_file
+
+    # No name but one in UTF-8 is opened by safetensors itself.
+    return load_file(path) if is_utf8(str(path)) else load(path.read_bytes())
+
+
+def read(
+    folder: str | os.PathLike[str], weights: Callable[[Path], dict[str, Any]] = weights_by_torch
+) -> dict[str, Any]:
     """Returns the dict in a folder that `write` wrote.
+
+    Args:
+        folder: The folder.
+        weights: What reads the tensors of a file, by name.
 
     Raises:
         RunFileError: One line that begins with the path: a file that does not belong, one that is missing or
             damaged, or weights that are not those that were written.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load, load_file
 
     folder = Path(folder)
     with naming(folder):
@@ -110,8 +126,7 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
             raise RunFileError(f"is not the file that was written: its SHA-256 is not {HASH} of {RUN}")
         data: dict[str, Any] = content["data"]
         with refusing("is not a safetensors file", (SafetensorError, OSError, KeyError, ValueError)):
-            whole = is_utf8(str(folder))  # no other name is opened by it
-            tensors = load_file(folder / WEIGHTS) if whole else load((folder / WEIGHTS).read_bytes())
+            tensors = weights(folder / WEIGHTS)
         for name, tensor in tensors.items():
             _put(data, name, tensor)
         check_plain(data, check_loaded_tensor)
@@ -123,7 +138,7 @@ def _without_tensors(value: Any, path: tuple[str, ...], tensors: dict[str, Tenso
         return value
     plain = {}
     for key, item in value.items():
-        if isinstance(item, Tensor):
+        if is_tensor(item):
             tensors[json.dumps([*path, key])] = item
         else:
             plain[key] = _without_tensors(item, (*path, key), tensors)

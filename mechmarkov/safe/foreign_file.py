@@ -23,7 +23,15 @@ from torch import Tensor
 from mechmarkov.safe import formats
 from mechmarkov.safe.file import check_regular, read_archive, refusing
 from mechmarkov.safe.pickle_scan import ORDERED_DICT, REBUILD, Known, Machine, TensorPlan, check_plan, scan
-from mechmarkov.safe.plain_data import FLOATS, INTEGERS, ITEM_BYTES, Foreign, RunFileError, describe
+from mechmarkov.safe.plain_data import (
+    FLOATS,
+    INTEGERS,
+    ITEM_BYTES,
+    SAFETENSORS,
+    Foreign,
+    RunFileError,
+    describe,
+)
 from mechmarkov.utils.text import NAME_CHARACTERS, printable, quoted
 
 MAX_WEIGHT_BYTES = 1 << 28  # hundreds of times any model this library is for
@@ -47,12 +55,6 @@ PASSED_OVER = {
     *(f"__builtin__ {kind}" for kind in ("set", "frozenset", "complex", "bytearray", "xrange", "slice")),
 }  # fmt: skip
 FACTORIES = {f"__builtin__ {kind}" for kind in ("dict", "list", "int", "float")}  # of default dicts
-# The types of a safetensors file that are read.
-SAFETENSORS = {
-    **dict(zip(("F64", "F32", "F16", "BF16"), FLOATS, strict=True)),
-    **dict(zip(("I64", "I32", "I16", "I8", "U8"), INTEGERS, strict=True)),
-    "BOOL": torch.bool,
-}
 DEVICE = "torch device"
 ENCODE = "_codecs encode"
 LENS = "transformer_lens"  # its configs hold more than plain values
@@ -61,6 +63,7 @@ GIT_LFS = b"version https://git-lfs"
 DTYPE_NAMES = {
     f"torch {name}": str(value) for name, value in vars(torch).items() if type(value) is torch.dtype
 }
+DTYPES = {name: getattr(torch, name.removeprefix("torch.")) for name in ITEM_BYTES}
 KNOWN = {
     PARAMETER, *SCALARS, NUMPY_DTYPE, DEVICE, ENCODE, COUNTER, DEFAULT_DICT,
     *NAMESPACES, *PASSED_OVER, *FACTORIES,
@@ -110,7 +113,7 @@ class ForeignFile:
                 archive, or that holds NaN or infinite values; and for more than 256 MB of them.
         """
         for name, plan in plans.items():
-            if not plan.dtype.is_floating_point and name not in masks:
+            if plan.dtype not in FLOATS and name not in masks:
                 kind = self.types.get(plan.key, plan.dtype)
                 raise RunFileError(f"{quoted(name)} is a tensor of {kind}, expected floating point")
             check_plan(plan, quoted(name), self.sizes)
@@ -153,7 +156,7 @@ class ForeignFile:
             for name, plan in plans.items():
                 if plan.key not in storages:
                     storages[plan.key] = _stored(file, entries[f"data/{plan.key}"])
-                flat = torch.frombuffer(storages[plan.key], dtype=plan.dtype)
+                flat = torch.frombuffer(storages[plan.key], dtype=DTYPES[plan.dtype])
                 tensors[name] = flat.as_strided(plan.shape, plan.stride, plan.offset).clone()
         return tensors
 
@@ -391,7 +394,7 @@ def _plan_safetensors(path: Path) -> ForeignFile:
             part = file.get_slice(name)
             shape = tuple(part.get_shape())
             dtypes[name] = part.get_dtype()
-            dtype = SAFETENSORS.get(dtypes[name], torch.uint8)
+            dtype = SAFETENSORS.get(dtypes[name], "torch.uint8")
             room = math.prod(shape)
             stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
             plans[name] = TensorPlan(dtype, name, shape, stride, 0, room)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
-import torch
-
 from mechmarkov.safe.plain_data import ITEM_BYTES, MAX_INT_BITS, MAX_KEY, Foreign, RunFileError, check_strides
 from mechmarkov.utils.text import NAME_CHARACTERS, printable
 
@@ -21,16 +19,16 @@ MAX_KEY_PARTS = 16
 REBUILD = "torch._utils _rebuild_tensor_v2"
 ORDERED_DICT = "collections OrderedDict"
 STORAGES = {
-    "torch DoubleStorage": torch.float64,
-    "torch FloatStorage": torch.float32,
-    "torch HalfStorage": torch.float16,
-    "torch BFloat16Storage": torch.bfloat16,
-    "torch LongStorage": torch.int64,
-    "torch IntStorage": torch.int32,
-    "torch ShortStorage": torch.int16,
-    "torch CharStorage": torch.int8,
-    "torch ByteStorage": torch.uint8,
-    "torch BoolStorage": torch.bool,
+    "torch DoubleStorage": "torch.float64",
+    "torch FloatStorage": "torch.float32",
+    "torch HalfStorage": "torch.float16",
+    "torch BFloat16Storage": "torch.bfloat16",
+    "torch LongStorage": "torch.int64",
+    "torch IntStorage": "torch.int32",
+    "torch ShortStorage": "torch.int16",
+    "torch CharStorage": "torch.int8",
+    "torch ByteStorage": "torch.uint8",
+    "torch BoolStorage": "torch.bool",
 }
 LITERALS = {"BINUNICODE", "BINFLOAT", "BININT", "BININT1", "BININT2", "LONG1"}
 CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
@@ -57,7 +55,7 @@ class TensorPlan:
     """A tensor that a pickle asks for, before anything of it is allocated.
 
     Attributes:
-        dtype: The type of its numbers.
+        dtype: The type of its numbers, as torch writes it: "torch.float32".
         key: The name of its storage in the archive.
         shape: The number of entries along each axis.
         stride: Elements from one entry of an axis to the next.
@@ -66,7 +64,7 @@ class TensorPlan:
     """
 
     called: ClassVar[str] = "a tensor"  # in messages
-    dtype: torch.dtype
+    dtype: str
     key: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -78,7 +76,7 @@ class TensorPlan:
 class Storage:
     """A storage that a pickle refers to: its type, its name in the archive, and how many elements it has."""
 
-    dtype: torch.dtype
+    dtype: str
     key: str
     room: int
 
@@ -307,8 +305,8 @@ def check_plan(plan: TensorPlan, path: str, sizes: dict[str, int]) -> None:
         RunFileError: Naming the tensor.
 
     Example:
-        >>> check_plan(TensorPlan(torch.float32, "0", (2,), (1,), 0, 2), "W", {"0": 8})
-        >>> check_plan(TensorPlan(torch.float32, "0", (2,), (1,), 0, 2), "W", {"0": 4})
+        >>> check_plan(TensorPlan("torch.float32", "0", (2,), (1,), 0, 2), "W", {"0": 8})
+        >>> check_plan(TensorPlan("torch.float32", "0", (2,), (1,), 0, 2), "W", {"0": 4})
         Traceback (most recent call last):
         mechmarkov.safe.plain_data.RunFileError: W has 4 bytes of data, expected 8
     """

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from mechmarkov.utils.lazy_torch import Tensor, is_tensor, torch
 from mechmarkov.utils.text import NAME_CHARACTERS, is_utf8, quoted
 
 MAX_DEPTH = 16
@@ -16,9 +16,16 @@ MAX_KEY = 1000  # characters
 RUN_FORMAT = "mechmarkov.run"  # the `format` of a run file
 FROM_ELSEWHERE = "not a run file: `mechmarkov import` reads what other code has saved"
 PLAIN = "expected only None, bool, int, float, str, list, dict and tensors"
-FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-ITEM_BYTES = {dtype: dtype.itemsize for dtype in (*FLOATS, *INTEGERS, torch.bool)}
+# Types of numbers, as torch writes them.
+FLOATS = {"torch.float64": 8, "torch.float32": 4, "torch.float16": 2, "torch.bfloat16": 2}
+INTEGERS = {"torch.int64": 8, "torch.int32": 4, "torch.int16": 2, "torch.int8": 1, "torch.uint8": 1}
+ITEM_BYTES = {**FLOATS, **INTEGERS, "torch.bool": 1}
+# The same as safetensors calls them.
+SAFETENSORS = {
+    **dict(zip(("F64", "F32", "F16", "BF16"), FLOATS, strict=True)),
+    **dict(zip(("I64", "I32", "I16", "I8", "U8"), INTEGERS, strict=True)),
+    "BOOL": "torch.bool",
+}
 
 
 class RunFileError(ValueError):
@@ -38,8 +45,65 @@ class Foreign:
     empty: bool = True
 
 
+@dataclass(frozen=True, eq=False)
+class FileTensor:
+    """A tensor of a file as numpy has it, for what is told without torch.
+
+    Attributes:
+        dtype: The type of its numbers, as torch writes it.
+        raw: The numbers, which may lie in the file; `bfloat16`, which numpy lacks, as integers of 16 bits.
+
+    Example:
+        >>> half = FileTensor("torch.bfloat16", np.array([0x3F80, 0x4040], np.uint16))
+        >>> half.numpy().tolist(), half[-1].item(), len(half)
+        ([1.0, 3.0], 3.0, 2)
+    """
+
+    dtype: str
+    raw: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the number of entries along each axis."""
+        return self.raw.shape
+
+    @property
+    def ndim(self) -> int:
+        """Returns the number of axes."""
+        return self.raw.ndim
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """Returns the numbers as an array, as a tensor of torch does; what is in memory is not forced."""
+        del force
+        if self.dtype != "torch.bfloat16":
+            return self.raw
+        return np.asarray(self.raw.astype(np.uint32) << 16).view(np.float32)  # the upper half of a float32
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns a part of the array."""
+        return self.numpy()[index]
+
+    def __len__(self) -> int:
+        """Returns the number of entries along the first axis."""
+        return len(self.raw)
+
+    def tolist(self) -> Any:
+        """Returns the numbers as Python's."""
+        return self.numpy().tolist()
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Returns whether a value is a tensor of torch's own class, or one of a file.
+
+    Example:
+        >>> is_plain_tensor(torch.ones(2)), is_plain_tensor(torch.nn.Parameter(torch.ones(2)))
+        (True, False)
+    """
+    return type(value) is FileTensor or (is_tensor(value) and type(value) is torch.Tensor)
+
+
 def check_plain(
-    value: Any, check_tensor: Callable[[Any, str], None], tensor_type: type = Tensor, path: str = ""
+    value: Any, check_tensor: Callable[[Any, str], None], tensor_type: type | None = None, path: str = ""
 ) -> None:
     """Walk nested values and refuse whatever is not plain data or a tensor, naming it by its key path.
 
@@ -50,7 +114,7 @@ def check_plain(
     Args:
         value: The value to walk; its outermost level must be a dict.
         check_tensor: Called with each tensor and its path.
-        tensor_type: The type that stands for a tensor.
+        tensor_type: The type that stands for a tensor; by default those of `is_plain_tensor`.
         path: How the value is called in messages; empty for a whole file.
 
     Raises:
@@ -78,8 +142,6 @@ def check_plain(
                 raise RunFileError(f"{path} is an integer of {value.bit_length()} bits, expected at most 64")
         elif kind is str:
             _check_text(value, path)
-        elif kind is tensor_type:
-            check_tensor(value, path)
         elif kind is list:
             for index, item in enumerate(value):
                 walk(item, f"{path}[{index}]", depth + 1)
@@ -93,6 +155,8 @@ def check_plain(
                     where = f"{path} has" if path else "it has"
                     raise RunFileError(f"{where} a key of {len(key)} characters, expected at most {MAX_KEY}")
                 walk(item, f"{path}[{quoted(key)}]" if path else readable(key), depth + 1)
+        elif is_plain_tensor(value) if tensor_type is None else kind is tensor_type:
+            check_tensor(value, path)
         else:
             raise RunFileError(f"{path or 'its content'} {_is_a(value)}, {_expected(value, PLAIN)}")
 
@@ -136,7 +200,7 @@ def describe(value: Any) -> str:
     """
     if value is None:
         return "None"
-    if type(value) is Tensor and not value.is_nested:
+    if type(value) is FileTensor or (is_plain_tensor(value) and not value.is_nested):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(called := getattr(type(value), "called", None), str):
         return called
@@ -144,19 +208,21 @@ def describe(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def check_loaded_tensor(tensor: Tensor, path: str) -> None:
+def check_loaded_tensor(tensor: Tensor | FileTensor, path: str) -> None:
     """Refuse a tensor that is not an ordinary dense one lying wholly inside its storage.
 
     Raises:
         RunFileError: For a sparse, quantised, complex or fake tensor, and for one whose elements overlap.
     """
+    if isinstance(tensor, FileTensor):
+        return  # its place was checked before it was made
     if tensor.is_nested:
         raise RunFileError(f"{path} is a nested tensor, expected a dense one")
     if tensor.layout is not torch.strided:
         raise RunFileError(f"{path} is a sparse tensor, expected a dense one")
     if tensor.is_quantized:
         raise RunFileError(f"{path} is a quantised tensor, expected a plain one")
-    if tensor.dtype not in ITEM_BYTES:
+    if str(tensor.dtype) not in ITEM_BYTES:
         raise RunFileError(f"{path} is a tensor of {tensor.dtype}, expected real numbers, integers or bool")
     if tensor.device.type == "meta":
         raise RunFileError(f"{path} is a tensor on the meta device: it has no data")

@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float, Int64
 from pydantic import BeforeValidator, field_validator, model_validator
-from torch import Tensor
 
 from mechmarkov.sources.base.rows import (
     Rows,
@@ -26,6 +25,7 @@ from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, tabl
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
+from mechmarkov.utils.lazy_torch import Tensor
 
 MAX_CHAINS = 1 << 12
 MAX_ENTRIES = 1 << 24  # of all chains together

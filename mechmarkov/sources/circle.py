@@ -5,15 +5,14 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float64
 from pydantic import Field
-from torch import Tensor
 
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Count, Probability, check_request
 from mechmarkov.sources.base.stationary import read_only
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, uniform
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 
 class Circle(FixedChain):

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic import BeforeValidator, Field, model_validator
 from scipy.linalg import qr
@@ -18,6 +17,7 @@ from mechmarkov.sources.sampling.paths import cumulative, draw
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import generalised
 from mechmarkov.theory.predictors import NextLaws, Tokens, check_tokens
+from mechmarkov.utils.lazy_torch import torch
 
 MAX_WORDS = 1 << 12  # whose probabilities are checked
 MAX_SPANNING = 1 << 8  # words of which some are chosen

@@ -7,7 +7,6 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from scipy.special import betaincinv
@@ -24,6 +23,7 @@ from mechmarkov.sources.estimation.stretches import MIN_BLOCKS
 from mechmarkov.sources.estimation.texts import Unit
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, integers, table
+from mechmarkov.utils.lazy_torch import Generator, torch
 from mechmarkov.utils.text import counted, shown
 
 MAX_CONCENTRATION = 1e9
@@ -344,7 +344,7 @@ class Observed(StoredSequences):
         return available if 2 * available >= min(length, max(self.lengths)) else length
 
     def sample_held_out(
-        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
+        self, batch: int, length: int, *, generator: Generator, device: Device = "cpu"
     ) -> Sequences:
         """Stretches of the blocks that are held out, none twice: `batch`, or fewer if there are no more."""
         check_request(batch, length, generator, device)

@@ -5,10 +5,8 @@ from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int, Int64
 from pydantic import BeforeValidator, field_validator, model_validator
-from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.rows import Weights, as_lists, one_for_each, weights_or_uniform
@@ -21,6 +19,7 @@ from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, tabl
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 MAX_LAG = 1 << 12
 MAX_LAGS = 1 << 8

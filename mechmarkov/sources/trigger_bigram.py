@@ -7,10 +7,8 @@ from itertools import islice, product
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int, Int64
 from pydantic import BeforeValidator, field_validator, model_validator
-from torch import Tensor
 
 from mechmarkov.sources.base.by_matrix import ByMatrix
 from mechmarkov.sources.base.rows import as_law, as_lists, normalised
@@ -21,6 +19,7 @@ from mechmarkov.sources.sampling.paths import cumulative, draw, sample_paths
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, table, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
+from mechmarkov.utils.lazy_torch import Tensor, torch
 from mechmarkov.utils.text import shown
 
 # Of the chains of all draws of outputs together: a step of all of them takes a tenth of a second.

@@ -284,8 +284,9 @@ def repeated_score(
     chance = float(np.mean([float((one.sum(-1) * uniform).double().mean()) for one in wanted]))
 
     def read(pattern: Tensor, part: slice) -> Tensor:
-        rows = pattern[..., batch.rows, batch.keys]
-        on_pattern = einsum(rows, wanted[part].to(rows.dtype), "m b h read key, b read key -> m b h")
+        rows, asked = pattern[..., batch.rows, batch.keys].flatten(-2), wanted[part].flatten(1)
+        cells = asked.any(0).nonzero()[:, 0]  # a few of all
+        on_pattern = einsum(rows[..., cells], asked[:, cells].to(rows.dtype), "m b h cell, b cell -> m b h")
         return on_pattern / len(batch.read)
 
     score = by_layer(decoder, tokens, read, elements).mean(2)

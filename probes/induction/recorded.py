@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechmarkov.probing.batch import Batch
@@ -123,12 +123,54 @@ def _reference(part: Batch, n_states: int, window: int | None) -> InductionRefer
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """The weights that attention of some sequences is summed by.
+
+    Attributes:
+        both: Matches of k tokens, and then what of them is a surprise, as numbers.
+        cells: The places of a query and a key, in a row, at which any sequence has a match.
+        uniform: The attention of an ideal head there.
+        floor: The sum of uniform times its logarithm.
+        copies: The duplicate-token pattern.
+    """
+
+    both: Float[Tensor, "two_k batch read key"]
+    cells: Int[Tensor, " cell"]
+    uniform: Float[Tensor, "k batch cell"]
+    floor: Float[Tensor, "k batch"]
+    copies: Float[Tensor, "batch query key"]
+
+
+class _AllWeights:
+    """The weights of some sequences after others; all layers ask for the same."""
+
+    def __init__(self, matches: Matches) -> None:
+        self.matches, self._last = matches, slice(0)
+        self._weights: _Weights | None = None
+
+    def of(self, part: Batch, sequences: slice, device: torch.device) -> _Weights:
+        """The weights of sequences of a batch, of which `part` are those."""
+        if self._weights is None or sequences != self._last:
+            matches = self.matches.part(sequences).to(device)
+            cells = matches.match.any(0).any(0).flatten().nonzero()[:, 0]
+            self._last = sequences
+            self._weights = _Weights(
+                both=torch.cat([matches.match.float(), matches.surprise]),
+                cells=cells,
+                uniform=matches.uniform.flatten(2)[..., cells],
+                floor=-(matches.count.clamp_min(1).log() * (matches.count > 0)).sum(-1),
+                copies=_copies(part),
+            )
+        return self._weights
+
+
 class _InductionSums(Recording[Arrays]):
     """Running sums of one layer, whose hooks' names begin with `at`."""
 
-    def __init__(self, batch: Batch, matches: Matches, at: str) -> None:
-        self.batch, self.matches, self.at = batch, matches, at
-        n_sequences = matches.match.shape[1]
+    def __init__(self, batch: Batch, weights: _AllWeights, at: str) -> None:
+        self.batch, self.matches, self.weights, self.at = batch, weights.matches, weights, at
+        n_sequences = self.matches.match.shape[1]
         self.sums: dict[str, PerSequence] = defaultdict(lambda: PerSequence(n_sequences, dim=1))
 
     def hooks(self, part: Batch, sequences: slice, /) -> list[Hook]:
@@ -142,21 +184,20 @@ class _InductionSums(Recording[Arrays]):
         stop = min(first + pattern.shape[1], self.matches.match.shape[1])
         if first >= stop:
             return
-        matches = self.matches.part(slice(first, stop)).to(pattern.device)
+        weights = self.weights.of(part.head(stop - first), slice(first, stop), pattern.device)
         pattern = pattern[:, : stop - first]
         rows = pattern[..., self.batch.rows, part.keys]
-        copies = _copies(part.head(stop - first))
         tokens = pattern[..., part.keys, part.keys]
-        over = "m b h read key, k b read key -> m b h k"
-        count = matches.count
-        constant = -(count.clamp_min(1).log() * (count > 0)).sum(-1)  # sum of uniform * log uniform
-        log = rows.clamp_min(FLOOR).log()
+        both = einsum(rows, weights.both.to(rows.dtype), "m b h read key, k b read key -> m b h k")
+        mass, score = both.chunk(2, -1)
+        log = rows.flatten(-2)[..., weights.cells].clamp_min(FLOOR).log_()  # only where it is read
+        on_log = einsum(log, weights.uniform.to(log.dtype), "m b h cell, k b cell -> m b h k")
         sums = {
-            "mass": einsum(rows, matches.match.to(rows.dtype), over),
-            "score": einsum(rows, matches.surprise, over),
-            "fidelity": constant.T[None, :, None] - einsum(log, matches.uniform, over),
+            "mass": mass,
+            "score": score,
+            "fidelity": weights.floor.T[None, :, None] - on_log,
             "previous_token": tokens.diagonal(-1, -2, -1).double().sum(-1),
-            "duplicate_token": einsum(tokens, copies, "m b h t key, b t key -> m b h"),
+            "duplicate_token": einsum(tokens, weights.copies, "m b h t key, b t key -> m b h"),
         }
         for name, value in sums.items():
             self.sums[name].add(value.double())
@@ -179,7 +220,7 @@ class _InductionSums(Recording[Arrays]):
 
 def _start(scope: Scope) -> PerLayer[InductionStats]:
     ideal = reference(scope.batch.to(torch.device("cpu")), scope.n_states, scope.model.config.window)
-    of_layer = partial(_InductionSums, scope.batch, ideal.matches)
+    of_layer = partial(_InductionSums, scope.batch, _AllWeights(ideal.matches))
     return PerLayer(scope.model, of_layer, partial(InductionStats, reference=ideal))
 
 

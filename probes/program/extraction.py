@@ -91,9 +91,10 @@ def extract(subject: Subject) -> Program:
     program = Program(tables, lag_weight, bonus, base, {path: np.zeros_like(base) for path in tables})
     for member in range(len(base)):
         for _, part in parts(batch):
-            added = contributions(program, part, member)
-            for mean, scores in zip(program.means.values(), added, strict=True):
-                mean[member] += scores.sum((0, 1)) / batch.parents.numel()
+            selections = _selections(program, part, member)
+            for (path, mean), read in zip(program.means.items(), selections, strict=True):
+                mean_read = (read.sum((0, 1)) / batch.parents.numel()).numpy()
+                mean[member] += mean_read @ tables[path][member]  # scores are linear in what is selected
     base -= sum(program.means.values())
     return program
 
@@ -153,10 +154,17 @@ def contributions(
         batch: The sequences.
         member: The index of the model.
     """
+    selections = _selections(program, batch, member)
+    for tables, read in zip(program.tables.values(), selections, strict=True):
+        yield (read @ torch.from_numpy(tables[member])).numpy()
+
+
+def _selections(program: Program, batch: Batch, member: int) -> Iterator[Float[Tensor, "batch read state"]]:
+    """Yields the mean state that each path of a program reads, in the order of its tables."""
     states = torch.nn.functional.one_hot(batch.history, program.base.shape[-1]).double()
     seen: dict[tuple[str, ...], Tensor] = {(): states}  # by the selections made, one after the other
     parents = states[:, batch.known]
-    for path, tables in program.tables.items():
+    for path in program.tables:
         names, read = composed_parts(path), parents
         for i, head in enumerate(map(head_index, names)):
             if head is not None:
@@ -169,4 +177,4 @@ def contributions(
                         seen[through] = read
                 else:
                     read = seen[through]
-        yield (read @ torch.from_numpy(tables[member])).numpy()
+        yield read

@@ -92,7 +92,9 @@ def test_layers_before_an_intervention_are_not_computed(monkeypatch):
         assert layers_of(nullcontext()) == [0, 1]
         assert layers_of(nullcontext()) == layers_of(ablate_path(model, "embed", "logits")) == []
         assert layers_of(ablate(model, "L0H0")) == [0, 1]
-        assert layers_of(ablate(model, "L1H0")) == layers_of(ablate(model, "L1.mlp")) == [1]
+        assert layers_of(ablate(model, "L1H0")) == [1]
+        assert layers_of(ablate(model, "L0.mlp")) == [1]  # what it reads is as it was, and so what it wrote
+        assert layers_of(ablate(model, "L1.mlp")) == layers_of(ablate_path(model, "L0H0", "logits")) == []
         assert layers_of(ablate_path(model, "embed", "L1H1.V")) == [1]
         assert layers_of(limit_window(model, 1, heads="L1H0")) == [1]
         assert layers_of(limit_window(model, 1)) == [0, 1]
@@ -112,6 +114,21 @@ def test_gradients_are_those_of_a_pass_of_their_own():
 
 
 @torch.no_grad()
+def test_an_overwritten_stream_is_computed_again():
+    """Whoever holds the stream between passes may write into it: the next pass is as if nobody had."""
+    config = config_of("gelu and LN")
+    model, tokens, held = decoder_of(config), tokens_of(config), []
+    plain = model(tokens)
+    with replayed(model):
+        held.append(model(tokens, stop_at_layer=1))
+        model(tokens)
+        held[0].mul_(2)
+        assert torch.equal(model(tokens), plain)
+        model(tokens, stop_at_layer=config.n_layers).add_(1)
+        assert torch.equal(model(tokens), plain)
+
+
+@torch.no_grad()
 def test_blocks_in_another_share_its_first_pass(monkeypatch):
     model, layers_of = watching(monkeypatch, MLP, "forward", "mlp")
     with replayed(model):
@@ -119,6 +136,6 @@ def test_blocks_in_another_share_its_first_pass(monkeypatch):
             assert layers_of(nullcontext()) == [0, 1]
         with replayed(model):
             assert layers_of(nullcontext()) == []
-            assert layers_of(ablate(model, "L1.mlp")) == [1]
+            assert layers_of(ablate(model, "L0.mlp")) == [1]
         assert layers_of(nullcontext()) == []
     assert layers_of(nullcontext()) == [0, 1]

@@ -88,6 +88,23 @@ def test_trained_small_and_double_products_are_not_wide():
         assert not is_wide(x, weight)
 
 
+@pytest.mark.parametrize("act_fn", ["relu", "gelu", "gelu_new", "silu"])
+@pytest.mark.parametrize("n_models", [1, 3])
+def test_wide_mlps_are_those_with_gradients(act_fn, n_models):
+    shape = {"n_layers": 1, "d_model": 64, "d_head": 64, "n_ctx": 40, "d_vocab": 3, "d_mlp": 128}
+    mlp = MLP(DecoderConfig(**shape, act_fn=act_fn), (n_models,))
+    generator = torch.Generator().manual_seed(0)
+    for weight in mlp.parameters():
+        weight.data = 0.3 * torch.randn(weight.shape, generator=generator)
+    x = torch.randn(n_models, 20, 40, 64, generator=generator)
+    plain = mlp(x).detach()
+    with torch.no_grad():
+        assert is_wide(x.flatten(1, -2), mlp.W_in) == HAS_ONEDNN
+        torch.testing.assert_close(mlp(x), plain, rtol=1e-5, atol=1e-5)
+        mlp.hook_pre.add_hook(lambda pre, hook: 2 * pre)  # who looks before the activation is asked
+        assert (mlp(x) - plain).abs().max() > 0.1
+
+
 @pytest.mark.parametrize("gated_mlp", [False, True])
 def test_mlp_in_parts_is_the_whole(monkeypatch, gated_mlp):
     config = DecoderConfig(

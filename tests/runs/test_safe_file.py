@@ -4,6 +4,7 @@ import os
 import warnings
 from collections import Counter, OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from safe_file_cases import refusal, same
 
 from mechmarkov.runs import RunFileError
 from mechmarkov.safe import file as safe_file
-from mechmarkov.safe.plain_data import ITEM_BYTES
+from mechmarkov.safe import without_torch
+from mechmarkov.safe.plain_data import ITEM_BYTES, FileTensor
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 tensors = st.builds(
     lambda dtype, shape, seed: torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(seed)).to(
-        dtype
+        getattr(torch, dtype.removeprefix("torch."))
     ),
     st.sampled_from(list(ITEM_BYTES)),
     st.lists(st.integers(0, 3), max_size=3),
@@ -38,6 +40,18 @@ plain = st.dictionaries(
 )
 
 
+def by_torch(value: Any) -> Any:
+    """What was read without torch, with torch's tensors."""
+    if isinstance(value, dict):
+        return {key: by_torch(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [by_torch(item) for item in value]
+    if not isinstance(value, FileTensor):
+        return value
+    numbers = torch.from_numpy(value.numpy().copy())
+    return numbers.to(getattr(torch, value.dtype.removeprefix("torch.")))
+
+
 @given(plain)
 @settings(max_examples=60, deadline=None)
 def test_what_is_written_is_read(tmp_path_factory, data):
@@ -46,6 +60,8 @@ def test_what_is_written_is_read(tmp_path_factory, data):
     assert same(safe_file.read(path), data)
     assert same(torch.load(path, weights_only=True), data)
     safe_file.verify(path)
+    read = without_torch.read(path, data)
+    assert same(by_torch(read), data)
 
 
 @given(plain)
@@ -64,6 +80,8 @@ def test_views_shared_and_strided_tensors_are_read_and_written_apart(tmp_path):
     for path in (saved(tmp_path / "torch.pt", data), tmp_path / "ours.pt"):
         if path.name == "ours.pt":
             safe_file.write(path, data)
+        shown = by_torch(without_torch.read(path, data))
+        assert all(torch.equal(shown[key], data[key]) for key in data if key != "P")
         read = safe_file.read(path)
         assert all(torch.equal(read[key], data[key]) for key in data if key != "P")
         assert read["P"] == [row, row]

@@ -88,10 +88,13 @@ class Totals(dict[str, Tensor]):
             >>> totals["mass"]
             tensor([2., 2.], dtype=torch.float64)
         """
-        if name in self:
-            self[name] += value
-        else:
+        if name not in self:
             self[name] = value.to(float64, copy=True)
+        elif value.device.type == "cpu":  # torch takes three times as long for two types
+            total = self[name].numpy()
+            np.add(total, value.numpy(), out=total)
+        else:
+            self[name] += value
 
 
 class PerSequence:

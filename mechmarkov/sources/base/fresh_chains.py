@@ -3,16 +3,16 @@
 from abc import abstractmethod
 from typing import ClassVar
 
-import torch
+import numpy as np
 from jaxtyping import Float64
-from torch import Tensor
 
 from mechmarkov.sources.base.source import WithHidden, check_request
 from mechmarkov.sources.sampling import law
 from mechmarkov.sources.sampling.paths import sample_paths
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, Streams
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
-TINY = torch.finfo(torch.float64).tiny
+TINY = np.finfo(np.float64).tiny
 Chains = Float64[Tensor, "batch state_from state_to"]  # transition matrices, one a sequence
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic import AfterValidator, BeforeValidator
 
 from mechmarkov.sources.base.source import Real
 from mechmarkov.utils.errors import nested_lists
+from mechmarkov.utils.lazy_torch import is_tensor
 from mechmarkov.utils.text import shown
 
 # A row in float32, or written with seven digits, is meant as a law; one that is off by more is a mistake.
@@ -26,7 +26,7 @@ def as_lists(value: Any) -> Any:
         >>> as_lists(np.eye(2)), as_lists("uniform")
         ([[1.0, 0.0], [0.0, 1.0]], 'uniform')
     """
-    if not isinstance(value, np.ndarray | torch.Tensor):
+    if not (isinstance(value, np.ndarray) or is_tensor(value)):
         if not hasattr(value, "__array__") or isinstance(value, type):
             return value
         value = np.asarray(value)  # to go through a table of pandas would give the names of its columns

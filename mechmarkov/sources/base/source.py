@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Float, Shaped
 from pydantic import AfterValidator, BeforeValidator, Strict
 
@@ -16,6 +15,7 @@ from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
 from mechmarkov.utils.config import Fields
 from mechmarkov.utils.errors import integer_of
+from mechmarkov.utils.lazy_torch import Generator, Tensor, is_tensor, torch
 from mechmarkov.utils.text import fact_table, shown
 
 MAX_LABELS_SHOWN = 12  # of the states, in a notebook
@@ -182,9 +182,7 @@ class Source(Fields, ABC):
         """The Bayes-optimal predictor, or one line that says why it has no closed form."""
 
     @abstractmethod
-    def sample(
-        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
-    ) -> Sequences:
+    def sample(self, batch: int, length: int, *, generator: Generator, device: Device = "cpu") -> Sequences:
         """Draw sequences of states, `[batch, position]`.
 
         Args:
@@ -218,7 +216,7 @@ class Source(Fields, ABC):
         return ""
 
     def sample_held_out(
-        self, batch: int, length: int, *, generator: torch.Generator, device: Device = "cpu"
+        self, batch: int, length: int, *, generator: Generator, device: Device = "cpu"
     ) -> Sequences:
         """Draw sequences to evaluate on: fresh ones or, of observed data, at most `batch` held out."""
         return self.sample(batch, length, generator=generator, device=device)
@@ -262,7 +260,7 @@ class WithHidden(Source):
     @abstractmethod
     def sample_with_hidden(
         self, batch: int, length: int, *, generator: Numbers, device: Device = "cpu"
-    ) -> tuple[Sequences, torch.Tensor]:
+    ) -> tuple[Sequences, Tensor]:
         """Draw sequences and what is hidden behind each; the arguments are those of `Source.sample`.
 
         Returns:
@@ -294,7 +292,7 @@ def check_question(tokens: Tokens, n_states: int, length: int) -> None:
         )
 
 
-def check_drawn(states: Shaped[torch.Tensor, "..."], source: Source) -> Shaped[torch.Tensor, "..."]:
+def check_drawn(states: Shaped[Tensor, "..."], source: Source) -> Shaped[Tensor, "..."]:
     """Returns the sequences that a source drew, once they are seen to hold states: a plugin may draw others.
 
     Raises:
@@ -317,9 +315,7 @@ def check_request(batch: int, length: int, generator: Numbers, device: Device) -
     """
     for name, value in (("batch", batch), ("length", length)):
         integer_of(name, value, least=1)
-    if isinstance(generator, torch.Tensor) or not isinstance(
-        getattr(generator, "device", None), torch.device
-    ):
+    if is_tensor(generator) or not isinstance(getattr(generator, "device", None), torch.device):
         raise TypeError(f"generator is {shown(generator)}, expected torch.Generator().manual_seed(0)")
     if generator.device.type != torch.device(device).type:
         raise ValueError(

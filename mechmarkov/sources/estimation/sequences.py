@@ -6,11 +6,11 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Shaped
 
 from mechmarkov.sources.estimation import texts
 from mechmarkov.sources.estimation.choices import OptionError
+from mechmarkov.utils.lazy_torch import Tensor, is_tensor, torch
 from mechmarkov.utils.text import counted, printable, shown
 
 MAX_TOKENS = 2_000_000  # their text in a run file stays below the 8 MB that `safe/` reads of one
@@ -121,7 +121,7 @@ def plain(value: Any, where: str) -> Any:
         if isinstance(value, np.ndarray) and value.ndim == 0:
             raise ValueError(f"{where} is one symbol, {shown(value.item())}, expected a sequence")
         return value
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return _of_tensor(value, where)
     if isinstance(value, np.ma.MaskedArray):
         if np.ma.is_masked(value):
@@ -175,7 +175,7 @@ def _only_column(value: Any, names: list[Any], where: str, kind: str, part: str)
     return value[names[0]]
 
 
-def _of_tensor(tensor: torch.Tensor, where: str) -> Any:
+def _of_tensor(tensor: Tensor, where: str) -> Any:
     if tensor.is_nested:
         return [one.numpy() for one in tensor.detach().cpu().unbind()]
     if tensor.layout != torch.strided:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field, Strict, model_validator
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows
@@ -13,6 +12,7 @@ from mechmarkov.sources.sampling.paths import cumulative, draw
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.predictors import NextLaws, Tokens
+from mechmarkov.utils.lazy_torch import torch
 
 MAX_ROWS = 1 << 10  # of the kernels of one sequence
 MAX_POSITIONS = 1 << 12

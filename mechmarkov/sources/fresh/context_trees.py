@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import Field, model_validator
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows
@@ -13,6 +12,7 @@ from mechmarkov.sources.sampling.histories import sample_fresh_histories
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, uniform
 from mechmarkov.theory import predictors
 from mechmarkov.theory.context_trees import context_tree_weighting, node_offsets
+from mechmarkov.utils.lazy_torch import torch
 
 MAX_HISTORIES = 1 << 10
 

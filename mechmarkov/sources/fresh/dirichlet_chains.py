@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Literal
 
 from jaxtyping import Float64
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, Real, by_name, counting_rules
 from mechmarkov.sources.sampling.histories import sample_fresh_histories
 from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences
 from mechmarkov.theory import predictors
+from mechmarkov.utils.lazy_torch import Tensor
 
 MAX_HISTORIES = 1 << 10
 

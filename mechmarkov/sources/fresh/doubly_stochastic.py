@@ -6,16 +6,15 @@ from itertools import permutations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from einops import einsum
 from jaxtyping import Float64
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from mechmarkov.sources.base.fresh_chains import Chains, FreshChains, dirichlet_rows, uniform_starts
 from mechmarkov.sources.base.source import Count, Predictor, by_name, counting_rules
 from mechmarkov.sources.sampling.streams import Device, Numbers, integers, table, uniform
 from mechmarkov.theory import predictors
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 # Of Sinkhorn's scaling. Two in a hundred matrices of three states are then still off by more than 1e-6, of
 # larger ones fewer; the rounding sees to the rest.

@@ -6,10 +6,8 @@ from itertools import permutations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from mechmarkov.sources.base.source import (
     Count,
@@ -26,6 +24,7 @@ from mechmarkov.sources.sampling.streams import Device, Numbers, Sequences, inte
 from mechmarkov.theory import predictors
 from mechmarkov.theory.posterior import posterior
 from mechmarkov.theory.predictors import NextLaws, Tokens
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 MAX_NODES = 7  # 5040 orders of the names
 MAX_ENDPOINT_POSITION = 1 << 12

@@ -3,12 +3,11 @@
 Where the next state depends on the last k, their tuple is the state of a first-order chain.
 """
 
-import torch
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
 from mechmarkov.sources.sampling.paths import cumulative, draw, walk
 from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 # With more histories a GPU follows no maps of them: chains are drawn one after the other.
 MAX_MAPPED_HISTORIES = 256
@@ -73,6 +72,6 @@ def sample_fresh_histories(
     return torch.cat([first, later % n_states], dim=1)
 
 
-def _places(order: int, n_states: int, device: torch.device) -> Int64[Tensor, " digit"]:
+def _places(order: int, n_states: int, device: "torch.device") -> Int64[Tensor, " digit"]:
     """Returns what each digit of a history counts, the oldest state's first."""
     return n_states ** torch.arange(order - 1, -1, -1, device=device)

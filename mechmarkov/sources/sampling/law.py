@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float64
 from scipy.sparse.csgraph import connected_components, shortest_path
 from scipy.special import entr
-from torch import Tensor
+
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 
 def classes(P: Float[np.ndarray, "state_from state_to"]) -> list[tuple[int, ...]]:
@@ -60,7 +60,9 @@ def stationary(P: Float[np.ndarray, "state_from state_to"], name: str = "P") -> 
     """
     members = _only_closed_class(P, name)
     pi = np.zeros(len(P))
-    pi[list(members)] = eliminate(torch.tensor(P[np.ix_(members, members)])).numpy()
+    A, within = P[np.ix_(members, members)], np.zeros(len(members))
+    _eliminate(A, np.zeros(len(members)), within)
+    pi[list(members)] = within
     return pi
 
 
@@ -76,11 +78,14 @@ def eliminate(P: Float64[Tensor, "*batch state_from state_to"]) -> Float64[Tenso
         [[0.6, 0.4]]
     """
     A: Any = P.movedim((-2, -1), (0, 1)).clone(memory_format=torch.contiguous_format)  # the batch last
-    leaves: Any = torch.zeros_like(A[0])
-    pi: Any = torch.zeros_like(A[0])
-    stationary: Tensor = pi.movedim(0, -1)
-    if P.device.type == "cpu":  # the same memory in numpy, whose calls on few numbers take less time
-        A, leaves, pi = A.numpy(), leaves.numpy(), pi.numpy()
+    arrays = (A, torch.zeros_like(A[0]), pi := torch.zeros_like(A[0]))
+    # On a processor the same memory in numpy, whose calls on few numbers take less time.
+    _eliminate(*(x.numpy() for x in arrays) if P.device.type == "cpu" else arrays)
+    return pi.movedim(0, -1)
+
+
+def _eliminate(A: Any, leaves: Any, pi: Any) -> None:
+    """Write the law of `A` `[state_from, state_to, ...]`, which is used up, into zeros `[state, ...]`."""
     for n in range(len(A) - 1, 0, -1):  # cut state n out: what passes through it goes where it would lead
         leaves[n] = A[n, :n].sum(0)
         A[:n, :n] += A[:n, n, None] * (A[n, :n] / leaves[n])
@@ -89,7 +94,6 @@ def eliminate(P: Float64[Tensor, "*batch state_from state_to"]) -> Float64[Tenso
         enters = (pi[:n] * A[:n, n]).sum(0)
         pi[:n] *= leaves[n] / (leaves[n] + enters)
         pi[n] = enters / (leaves[n] + enters)
-    return stationary
 
 
 def entropy(law: Float[np.ndarray, " state"]) -> float:

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-import torch
 from einops import rearrange
 from jaxtyping import Bool, Float64, Int64
-from torch import Tensor
 
 from mechmarkov.sources.sampling.streams import Numbers, Sequences, uniform
 from mechmarkov.utils.extras import CAN_COMPILE
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 MAX_ENTRIES_GPU = 1 << 27  # of the maps that are composed at once: 1 GB
 FEW_ENTRIES = 1 << 22  # of all maps of this process: they take 0.1 s, and loading numba 0.6 s
@@ -104,7 +103,7 @@ def walk(
     return go(cdf, u, start, always, placed)
 
 
-def loops_for(device: torch.device, entries: int) -> Any:
+def loops_for(device: "torch.device", entries: int) -> Any:
     """Returns the module `compiled_walk`, which loads numba, on a processor once maps have had many entries.
 
     Otherwise None.

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
-from torch import Tensor
 
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.sampling.whole_law import MAX_SEQUENCES
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 Memory = Literal["counts"] | int
 

@@ -12,9 +12,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64, Shaped
-from torch import Tensor
+
+from mechmarkov.utils.lazy_torch import Device as Device
+from mechmarkov.utils.lazy_torch import Generator, Tensor, torch
 
 GAMMA = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio, odd
 MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -22,7 +23,6 @@ LAST_SHIFT = 31
 # Of Marsaglia & Tsang (2000) at least 95 % of proposals are accepted: none of 12 in one of 4·10¹⁵ draws.
 PROPOSALS = 12
 
-Device = torch.device | str
 Sequences = Int64[Tensor, "batch position"]  # states, 0 to K - 1
 
 
@@ -134,7 +134,7 @@ class Streams:
         return 1 - self.uniform(*shape)
 
 
-Numbers = torch.Generator | Streams
+Numbers = Generator | Streams
 
 
 def uniform(numbers: Numbers, device: Device, *shape: int) -> Float64[Tensor, "row ..."]:

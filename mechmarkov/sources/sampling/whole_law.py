@@ -1,12 +1,11 @@
 """All sequences a fixed chain can give, each with its probability: training without samples."""
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
 from mechmarkov.sources.base.fixed_chain import FixedChain
 from mechmarkov.sources.base.source import Source
+from mechmarkov.utils.lazy_torch import Tensor, torch
 
 # A step reads all of them: of 16 states these are 2^20 tokens.
 MAX_SEQUENCES = 1 << 16
