@@ -152,8 +152,9 @@ class _AllWeights:
     def of(self, part: Batch, sequences: slice, device: torch.device) -> _Weights:
         """The weights of sequences of a batch, of which `part` are those."""
         if self._weights is None or sequences != self._last:
-            matches = self.matches.part(sequences).to(device)
-            cells = matches.match.any(0).any(0).flatten().nonzero()[:, 0]
+            of_part = self.matches.part(sequences)
+            cells = of_part.match.any(0).any(0).flatten().nonzero()[:, 0].to(device)  # no wait for a device
+            matches = of_part.to(device)
             self._last = sequences
             self._weights = _Weights(
                 both=torch.cat([matches.match.float(), matches.surprise]),
