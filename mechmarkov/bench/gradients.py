@@ -234,7 +234,9 @@ eap_ig_activations = Method(
     activation_gradients,
     f"{HANNA}, activations",
     INTEGRATED,
-    passes=lambda case: 2 + IG_STEPS * (1 + 2 * case.model.config.n_layers),
+    passes=lambda case: (
+        2 + IG_STEPS * (1 + case.model.config.n_layers * (1 if case.model.config.attn_only else 2))
+    ),
 )
 eap_ig_senders = Method(
     "eap-ig-senders",
