@@ -107,7 +107,7 @@ def of_their_code(case: Case) -> dict[str, Any]:
             made[name] = {edge: float(scores[edges[edge].matrix_index]) for edge in case.edges}
         attribute.get_scores_exact(model, graph, data, each, quiet=True)
         made["path-patching"] = {edge: float(edges[edge].score) for edge in case.edges}
-        for edge, claim in random_claims(case).items():  # type: ignore[no-untyped-call]
+        for edge, claim in random_claims(case).items():
             edges[edge].score = claim
         area = partial(evaluate_area_under_curve, model, graph, data, each, quiet=True)
         return {"claims": made, "cpr": area(absolute=False)[1], "cmd": area(absolute=True)[2]}
@@ -117,12 +117,12 @@ if __name__ == "__main__":
     eap, mib = sys.argv[1:]
     sys.path += [str(Path(eap) / "src"), mib]
     drawing = types.ModuleType("eap.visualization")
-    drawing.get_color = drawing.generate_random_color = None  # type: ignore[attr-defined]
+    vars(drawing).update(get_color=None, generate_random_color=None)
     sys.modules[drawing.__name__] = drawing
     KEPT.write_text(
         json.dumps(
             {
-                name: {metric: of_their_code(make().under(metric)) for metric in METRICS}  # type: ignore[no-untyped-call]
+                name: {metric: of_their_code(make().under(metric)) for metric in METRICS}
                 for name, make in CASES.items()
             },
             indent=1,

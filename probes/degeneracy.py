@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechmarkov.claims.claim import MODEL, RISE, Claim, Condition, Status
 from mechmarkov.curvature.devinterp import devinterp_coefficient
-from mechmarkov.curvature.learning_coefficient import Chains, Losses, sampled_chains
+from mechmarkov.curvature.learning_coefficient import Chains, Losses, learning_coefficient
 from mechmarkov.curvature.loss_surface import SOLVED_NATS, LossSurface, loss_surface
 from mechmarkov.curvature.trainable_vector import Coordinates
 from mechmarkov.interventions.belief import streams
@@ -155,7 +155,7 @@ def calibrate(
 
 def _sampled(losses: Losses, at: Tensor, n_beta: float, shorter: int = 1) -> Chains:
     length = {"chains": CHAINS, "burn_in": BURN_IN // shorter, "draws": DRAWS // (2 * shorter) * 2}
-    return sampled_chains(losses, at, n_beta=n_beta, seed=0, **length)
+    return learning_coefficient(losses, at, n_beta=n_beta, seed=0, **length)
 
 
 def known(subject: Subject, surface: LossSurface, member: int) -> float | None:

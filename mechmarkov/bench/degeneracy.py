@@ -43,7 +43,7 @@ def sampled(case: Case) -> float | str:
         return NO_COEFFICIENT
     surface = surface_of(case)
     chains = learning_coefficient(surface.losses, surface.thetas[-1], n_beta=N_BETA, seed=0, **SHORT)
-    return float(chains.mean())
+    return float(chains.estimates.mean())
 
 
 def hessian_rank(case: Case) -> float | str:

@@ -22,34 +22,6 @@ ACCEPTED = 0.6  # share of steps that the step size is set for (Roberts & Rosent
 ADAPTS = 0.05  # how fast
 
 
-def learning_coefficient(
-    losses: Losses,
-    theta: Float[Tensor, " coordinate"],
-    *,
-    n_beta: float,
-    seed: int,
-    localisation: float = LOCALISATION,
-    chains: int = CHAINS,
-    burn_in: int = BURN_IN,
-    draws: int = DRAWS,
-) -> Float[np.ndarray, "chain half"]:
-    """Estimates of the learning coefficient at a point, from both halves of each chain (no unit).
-
-    Below 0 where the loss falls on the way from the point, which is then not a minimum. The arguments are
-    those of `sampled_chains`, which says too whether the chains have mixed.
-
-    Example:
-        >>> scale = torch.tensor([1.0, 3.0, 0.0]).double()  # of a bowl, flat in its last direction
-        >>> found = learning_coefficient(lambda w: (scale * w**2).sum(-1), torch.zeros(3), n_beta=9e3, seed=0)
-        >>> bool(abs(found.mean() - 1) < 0.1)  # half of two directions
-        True
-    """
-    length = {"chains": chains, "burn_in": burn_in, "draws": draws}
-    return sampled_chains(
-        losses, theta, n_beta=n_beta, seed=seed, localisation=localisation, **length
-    ).estimates
-
-
 class Chains(NamedTuple):
     """Halves of chains around a point. Chains whose halves disagree in either of these have not mixed.
 
@@ -63,7 +35,7 @@ class Chains(NamedTuple):
     distances: Float[np.ndarray, "chain half"]
 
 
-def sampled_chains(
+def learning_coefficient(
     losses: Losses,
     theta: Float[Tensor, " coordinate"],
     *,
@@ -74,7 +46,9 @@ def sampled_chains(
     burn_in: int = BURN_IN,
     draws: int = DRAWS,
 ) -> Chains:
-    """Returns what chains around a point tell of its learning coefficient.
+    """Estimates of the learning coefficient at a point, from both halves of each chain.
+
+    Below 0 where the loss falls on the way from the point, which is then not a minimum.
 
     Args:
         losses: The loss of several parameter vectors at once (nats).
@@ -85,6 +59,12 @@ def sampled_chains(
         chains: How many start there.
         burn_in: Steps before the draws.
         draws: Steps that are averaged; an even number.
+
+    Example:
+        >>> scale = torch.tensor([1.0, 3.0, 0.0]).double()  # of a bowl, flat in its last direction
+        >>> found = learning_coefficient(lambda w: (scale * w**2).sum(-1), torch.zeros(3), n_beta=9e3, seed=0)
+        >>> bool(abs(found.estimates.mean() - 1) < 0.1)  # half of two directions
+        True
     """
     generator = torch.Generator().manual_seed(seed)
     centre = theta.detach().double()

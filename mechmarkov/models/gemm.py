@@ -141,10 +141,10 @@ def wide_mlp(
 
     Args:
         x: Rows for which `is_wide` holds.
-        W_in: Matrices of the hidden units, with biases `b_in`.
-        b_in: Those.
-        W_out: Matrices that read them, with biases `b_out`.
-        b_out: Those.
+        W_in: Matrices of the hidden units.
+        b_in: Their biases.
+        W_out: Matrices that read the hidden units.
+        b_out: Their biases.
         act_fn: The activation, as `DecoderConfig.act_fn` calls it.
         rows: How many rows of a model at once.
 

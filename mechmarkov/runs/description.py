@@ -68,7 +68,7 @@ def describe(run: Stored) -> dict[str, Any]:
 def fingerprints(run: Stored) -> dict[str, str]:
     """Returns a hash of each setting of a run in full: titles of different sources may be equal.
 
-    Its seed is no part of them, nor what only names or records a training.
+    Its seed is not part of them, nor is what only names or records a training.
 
     Example:
         >>> import mechmarkov as mm

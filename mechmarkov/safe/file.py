@@ -27,6 +27,7 @@ MAX_DIRECTORY_BYTES = 4 << 20
 MAX_EXPANSION = 4  # memory of the tensors over the size of the file
 END_OF_ARCHIVE = b"PK\x05\x06"
 END_BYTES = 22
+LOCAL_HEADER_BYTES = 30  # of an entry, before its name and its extra field
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -268,6 +269,14 @@ def _check_directory(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[s
         if name.startswith("data/")
     }
     return archive.read(by_name["data.pkl"]), sizes
+
+
+def place_of(archive: BinaryIO, entry: zipfile.ZipInfo) -> int:
+    """Returns where the bytes of an entry that is not compressed begin: behind its name and extra field."""
+    archive.seek(entry.header_offset)
+    head = archive.read(LOCAL_HEADER_BYTES)
+    lengths = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))
+    return entry.header_offset + LOCAL_HEADER_BYTES + sum(lengths)
 
 
 def check_pickle(pickled: bytes, sizes: dict[str, int]) -> Any:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mechmarkov.safe import formats
-from mechmarkov.safe.file import check_regular, read_archive, refusing
+from mechmarkov.safe.file import check_regular, place_of, read_archive, refusing
 from mechmarkov.safe.pickle_scan import ORDERED_DICT, REBUILD, Known, Machine, TensorPlan, check_plan, scan
 from mechmarkov.safe.plain_data import (
     FLOATS,
@@ -42,7 +42,7 @@ SCALARS = ("numpy.core.multiarray scalar", "numpy._core.multiarray scalar")
 NUMPY_DTYPE = "numpy dtype"
 NUMPY_NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
 MAX_NUMBER_BYTES = 16
-LOCAL_HEADER_BYTES, MAX_INTEGERS = 30, 100_000  # of a zip archive's entry; of a tensor of training steps
+MAX_INTEGERS = 100_000  # of a tensor of training steps
 NAMESPACES = {"argparse Namespace", "types SimpleNamespace"}  # read as dicts
 ARRAYS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
 PATHS = {f"pathlib{inner} {kind}" for inner in ("", "._local") for kind in ("PosixPath", "WindowsPath")}
@@ -373,10 +373,8 @@ def _is_plain(value: Any, walked: dict[int, Any]) -> bool:
 
 
 def _stored(archive: BinaryIO, entry: zipfile.ZipInfo) -> bytearray:
-    """The bytes of an entry that is not compressed, which lie behind its name and its extra field."""
-    archive.seek(entry.header_offset)
-    head = archive.read(LOCAL_HEADER_BYTES)
-    archive.seek(sum(int.from_bytes(head[i : i + 2], "little") for i in (26, 28)), 1)
+    """The bytes of an entry that is not compressed."""
+    archive.seek(place_of(archive, entry))
     data = bytearray(entry.file_size)
     if archive.readinto(data) != len(data) or zlib.crc32(data) != entry.CRC:  # type: ignore[attr-defined]
         raise RunFileError(f"is damaged: wrong checksum of {quoted(entry.filename)}")

@@ -15,12 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from mechmarkov.safe.file import check_loaded, check_pickle, check_regular, naming, read_archive, refusing
+from mechmarkov.safe.file import (
+    check_loaded,
+    check_pickle,
+    check_regular,
+    naming,
+    place_of,
+    read_archive,
+    refusing,
+)
 from mechmarkov.safe.folder import weights_by_torch
 from mechmarkov.safe.pickle_scan import TensorPlan
 from mechmarkov.safe.plain_data import SAFETENSORS, FileTensor
 
-LOCAL_HEADER_BYTES = 30  # of a zip archive's entry, before its name and its extra field
 ENTRY_BYTES = 46  # of the same in the directory
 # What torch.save writes of itself, and by which torch.load reads the rest.
 RECORDS = {"byteorder": b"little", "version": b"3\n", ".format_version": b"1", ".storage_alignment": b"64"}
@@ -105,7 +112,7 @@ def _places(path: Path, sizes: Collection[str]) -> dict[str, int] | None:
             file.seek(archive.start_dir)
             if not (is_usual and _is_directory(file.read(), archive) and archive.testzip() is None):
                 return None
-            return {key: _place(file, entries[f"data/{key}"]) for key in sizes}
+            return {key: place_of(file, entries[f"data/{key}"]) for key in sizes}
     except Exception:  # zipfile raises many kinds on a broken file; torch says what is wrong
         return None
 
@@ -128,13 +135,6 @@ def _is_directory(content: bytes, archive: zipfile.ZipFile) -> bool:
         struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, n, n, end, start, 0),
     ]
     return content[end:] == b"".join(ends)
-
-
-def _place(file: Any, entry: zipfile.ZipInfo) -> int:
-    file.seek(entry.header_offset)
-    head = file.read(LOCAL_HEADER_BYTES)
-    lengths = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))
-    return entry.header_offset + LOCAL_HEADER_BYTES + sum(lengths)
 
 
 def _holds_tensors(value: Any) -> bool:

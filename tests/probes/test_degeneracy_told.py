@@ -1,4 +1,4 @@
-"""What is told of learning coefficients: at saddles, where chains have not mixed, and of a constant loss."""
+"""Words about learning coefficients: at saddles, where chains have not mixed, and of a constant loss."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is told of several runs together: as on their own pages, and of sources of one title."""
+"""Words about several runs together: as on their own pages, and of sources of one title."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ SAME_ROWS = np.array([[0.6, 0.3, 0.1]] * 3)
 REDRAWN = DirichletChains(n_states=4)
 
 
-def beside(probes=("behaviour",), **runs):
+def side_by_side(probes=("behaviour",), **runs):
     """Returns what is told of models on their sources, and their titles."""
     results = {
         name: probe_quickly(run_of(make(), source=source), [*probes], sequences=64)
@@ -38,7 +38,7 @@ def beside(probes=("behaviour",), **runs):
 
 def test_what_is_the_best_law_of_one_only_is_not_learned_by_both():
     bigram = partial(direct_table, log_of(OTHER.P), N_CTX), OTHER
-    told, screens = beside(a=bigram, b=(partial(direct_table, L4, N_CTX), Chain(P4)))
+    told, screens = side_by_side(a=bigram, b=(partial(direct_table, L4, N_CTX), Chain(P4)))
     assert screens["a"].badge != screens["b"].badge
     assert told.startswith("a ended with the bigram; b learned the bigram. They differ in source (Order-2")
 
@@ -52,13 +52,13 @@ def test_what_is_the_best_law_of_one_only_is_not_learned_by_both():
 )
 def test_a_run_without_a_badge_is_told_as_on_its_page(run, did):
     """It "cannot be judged", next to a page that says which law it is at, or closest to."""
-    told, screens = beside(a=run, b=(partial(direct_table, L, N_CTX), Chain(P)))
+    told, screens = side_by_side(a=run, b=(partial(direct_table, L, N_CTX), Chain(P)))
     assert screens["a"].badge is None
     assert told.startswith(f"a {did}")
 
 
 def test_a_wide_interval_is_told_as_in_the_title():
-    told, screens = beside(
+    told, screens = side_by_side(
         a=(partial(k_gram_counter, 4, LONG, order=1), REDRAWN), b=(partial(direct_table, L, N_CTX), Chain(P))
     )
     way = screens["a"].title.partition(" from ")[0]
@@ -75,9 +75,9 @@ def test_a_wide_interval_is_told_as_in_the_title():
 )
 def test_sources_of_one_title_are_told_apart(sources, title):
     one, other = ((partial(direct_table, 0 * L4, N_CTX), source) for source in sources)
-    told, _ = beside(a=one, b=other)
+    told, _ = side_by_side(a=one, b=other)
     assert told.endswith(f" They differ in source (each is “{title}”).")
-    assert beside(a=one, b=one)[0].endswith("uniform law.")
+    assert side_by_side(a=one, b=one)[0].endswith("uniform law.")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_heads_of_a_layer_are_not_told_apart_by_their_names(other, how):
         return reading([L4, 0 * L4], [lag(1)] * 2)
 
     chain = Chain(P4)
-    told, screens = beside(("behaviour", "attention", "storage"), a=(one, chain), b=(other, chain))
+    told, screens = side_by_side(("behaviour", "attention", "storage"), a=(one, chain), b=(other, chain))
     assert screens["a"].named == ("L0H0",)
     assert told.startswith(f"Both runs learned the bigram{how}")
 
@@ -110,5 +110,5 @@ def test_a_training_that_differs_is_told():
 
 def test_value_tables_of_one_layer_are_in_one_part():
     run = (partial(value_table, L, N_CTX), Chain(P))
-    told, _ = beside(("behaviour", "attention", "storage"), a=run, b=run)
+    told, _ = side_by_side(("behaviour", "attention", "storage"), a=run, b=run)
     assert told == "Both runs learned the bigram, through the same parts (L0H0)."

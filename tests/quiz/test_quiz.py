@@ -118,7 +118,7 @@ def test_a_needed_part_is_one_whose_loss_rises(name):
 def test_a_mean_has_no_sampling_error_to_amplify(seed):
     """A sharp reader of the mean of 512 sequences looks at single tokens, which cost 0.2 nats more.
 
-    All states are alike, so that the mean of a head that copies the previous token is exactly even.
+    No state differs from another, so that the mean of a head that copies the previous token is exactly even.
     """
     case = CASES["induction"](seed)
     best, n = case.source.best(), case.source.n_states

@@ -23,6 +23,6 @@ def test_what_was_not_asked_is_not_decided():
 
 @pytest.mark.parametrize("part", ["direct", "L0.mlp", "L0H0"])
 def test_a_table_is_told_of_the_weights_whatever_the_part(part):
-    """Of the direct path and of MLPs it was told as "in a value circuit"."""
+    """The direct path and MLPs were told as "in a value circuit"."""
     has = formed([Claim((part,), "matches", ("log P",), 1.0, probe="alignment")], ["alignment"])
     assert [words for words, it_has in has.items() if it_has] == ["the target's table in the weights"]

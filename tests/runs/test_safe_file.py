@@ -41,7 +41,7 @@ plain = st.dictionaries(
 
 
 def by_torch(value: Any) -> Any:
-    """What was read without torch, with torch's tensors."""
+    """The content that was read without torch, with torch's tensors."""
     if isinstance(value, dict):
         return {key: by_torch(item) for key, item in value.items()}
     if isinstance(value, list):

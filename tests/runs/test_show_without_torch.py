@@ -48,7 +48,7 @@ NUMBERS = (
 
 
 def shown(folder: Path, *names: str) -> tuple[str, str]:
-    """What `show` prints of each name, in one process that is to import no torch; and its errors."""
+    """The output of `show` for each name, in one process that must not import torch; and its errors."""
     command = [sys.executable, "-c", ONE_BY_ONE, *names]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout, done.stderr
@@ -170,7 +170,7 @@ def rewritten(path: Path, changes: dict[str, bytes]) -> None:
 
 
 def told(read, path: Path) -> str:
-    """What a reader says of a file: of the run, or what is wrong with it."""
+    """A reader's words about a file: about the run, or what is wrong with it."""
     try:
         run = read(path)
     except RunFileError as error:
